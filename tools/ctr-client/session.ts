@@ -92,8 +92,10 @@ export class Session {
     if (flags.byVariant === true && rows.labels === undefined) {
       throw new CubeError('INVALID_ARGUMENT', `--by-variant: ${rows.source} has no labels`);
     }
-    const { experimentKey } = flags;
-    const rowKeys = experimentKey === undefined ? NO_KEYS : readRowKeys(rows, experimentKey);
+    const { experimentKey, protocol } = flags;
+    const isAscii = protocol === 'ctr-grpc';
+    const rowKeys =
+      experimentKey === undefined ? NO_KEYS : readRowKeys(rows, experimentKey, isAscii);
     return new Session(flags, { rows, recorded, rowKeys, shape, spec, credentials }, worker);
   }
 

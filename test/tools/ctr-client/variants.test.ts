@@ -53,7 +53,10 @@ test('sends keys by every kind of protocol, and reports each variant', async (t)
   const { serving, folder } = await startExperiment(t, toy);
   // Column 4 is C1; a user has up to three rows, one after another.
   const rows = toyRows(240).map(({ dense, categorical: [, ...rest] }, i) => {
-    return { dense, categorical: [`user-${Math.floor(i / 3) % 60}`, ...rest] };
+    return {
+      dense,
+      categorical: [`user-${Math.floor(i / 3) % 60}`, ...rest],
+    };
   });
   const labels = Uint8Array.from(rows, (_, i) => ((i * 7) % 5 < 2 ? 1 : 0));
   const file = join(folder, 'rows.tsv');
@@ -116,6 +119,33 @@ test('sends keys by every kind of protocol, and reports each variant', async (t)
   assert.match(unlabelled.stderr, /--by-variant: .*rows\.tsv has no labels/);
 });
 
+test('sends keys in UTF-8 over HTTP, and refuses them for gRPC', async (t) => {
+  const { serving, folder } = await startExperiment(t, new ToyBundle({ version: '1', seed: 3 }));
+  const [experiment] = parseTraffic(TRAFFIC, 'test').experiments;
+  assert.ok(experiment);
+  const file = join(folder, 'rows.tsv');
+  const flags = ['--rows', file, '--endpoint', serving.address, '--by-variant', '--json'];
+  const foreign = toyRows(60).map((row, i) => ({ ...row, categorical: [`ü用户-${i}`, '', ''] }));
+  writeFileSync(
+    file,
+    toTsv(
+      foreign,
+      foreign.map((_, i) => i % 2),
+    ),
+  );
+  const isNew = ({ categorical: [key] }: (typeof foreign)[number]): boolean =>
+    assignVariant(experiment, key ?? '').name === 'new';
+  for (const protocol of ['ctr', 'kserve']) {
+    const run = await ctrClient(...flags, '--experiment-key', '4', '--protocol', protocol);
+    assert.equal(run.exit, 0, run.stderr);
+    const { variants } = JSON.parse(run.stdout).byVariant;
+    const got = variants.find((each: { variant: string }) => each.variant === 'new');
+    assert.equal(got.rows, foreign.filter(isNew).length, protocol);
+  }
+  const overGrpc = await ctrClient(...flags, '--experiment-key', '4', '--protocol', 'ctr-grpc');
+  assert.match(overGrpc.stderr, /takes at most 256 printable ASCII characters over gRPC, got "ü/);
+});
+
 test('reads keys from a column, and refuses rows without it', async (t) => {
   const folder = temporaryFolder(t);
   const read = (text: string) => {
@@ -125,25 +155,31 @@ test('reads keys from a column, and refuses rows without it', async (t) => {
   };
   const lines = await read('0\ta\tx\n1\tb\t\n');
   assert.deepEqual(
-    [0, 1].map((row) => readRowKeys(lines, '3')(row, 64)),
+    [0, 1].map((row) => readRowKeys(lines, '3', false)(row, 64)),
     ['x', ''],
   );
   for (const column of ['0', '1', '4', '1.5', 'C1']) {
-    assert.throws(() => readRowKeys(lines, column), /expected random, or a column of .*, 2 to 3/);
+    assert.throws(
+      () => readRowKeys(lines, column, false),
+      /expected random, or a column of .*, 2 to 3/,
+    );
   }
-  assert.throws(() => readRowKeys(lines, '0'), /column 1 is the label/);
+  assert.throws(() => readRowKeys(lines, '0', false), /column 1 is the label/);
   const named = await read('{"user":7,"C1":["a","b"]}\n{"C1":"c"}\n');
   assert.deepEqual(
-    [0, 1].map((row) => readRowKeys(named, 'user')(row, 64)),
+    [0, 1].map((row) => readRowKeys(named, 'user', false)(row, 64)),
     ['7', ''],
   );
-  assert.throws(() => readRowKeys(named, 'absent'), { code: 'NOT_FOUND' });
-  assert.throws(() => readRowKeys(named, 'C1'), /row 1: C1: expected one value/);
+  assert.throws(() => readRowKeys(named, 'absent', false), { code: 'NOT_FOUND' });
+  assert.throws(() => readRowKeys(named, 'C1', false), /row 1: C1: expected one value/);
   const positions: RowValues = { kind: 'positions', values: [{ dense: [], categorical: ['a'] }] };
   const byPosition = { source: 'rows', rows: positions, count: 1, labels: undefined };
-  assert.throws(() => readRowKeys(byPosition, '1'), { code: 'UNSUPPORTED' });
+  assert.throws(() => readRowKeys(byPosition, '1', false), { code: 'UNSUPPORTED' });
   for (const key of ['ä', 'x'.repeat(257)]) {
     const wrong = await read(`0\ta\t${key}\n`);
-    assert.throws(() => readRowKeys(wrong, '3'), /row 1: x-experiment-key takes at most 256/);
+    assert.throws(
+      () => readRowKeys(wrong, '3', key === 'ä'),
+      /row 1: x-experiment-key takes at most 256/,
+    );
   }
 });

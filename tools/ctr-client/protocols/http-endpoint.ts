@@ -92,7 +92,9 @@ export class HttpEndpoint {
    * @throws CubeError with the server's code, UNAVAILABLE or DEADLINE_EXCEEDED
    */
   async post(path: string, body: HttpBody, experimentKey: string): Promise<HttpResponse> {
-    const headers = { ...body.headers, [EXPERIMENT_KEY]: experimentKey };
+    // Node writes headers as Latin-1; the server reads UTF-8.
+    const key = Buffer.from(experimentKey).toString('latin1');
+    const headers = { ...body.headers, [EXPERIMENT_KEY]: key };
     const keyed = experimentKey === '' ? body : { ...body, headers };
     const response = await this.#exchange('POST', path, keyed);
     if (response.status !== 200) throw toError(response);

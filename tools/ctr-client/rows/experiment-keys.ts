@@ -12,28 +12,32 @@ export type RowKeys = (row: number, batchRows: number) => string;
 
 /** The value of --experiment-key that draws a key for each request. */
 const RANDOM = 'random';
-/** What a header can carry. */
-const PRINTABLE = /^[\x20-\x7e]*$/;
+/** What metadata of gRPC can carry, and what a header can, in UTF-8. */
+const PRINTABLE_ASCII = /^[\x20-\x7e]*$/;
+const PRINTABLE = /^[\x20-\x7e\x80-\uffff]*$/;
 
 export const NO_KEYS: RowKeys = () => '';
 
 /**
  * @param source `random`, the number of a column of tab-separated lines (from 1), or the name of a
  *   feature of rows by name
+ * @param isAscii whether the protocol carries only ASCII
  * @throws CubeError naming source and row
  */
-export function readRowKeys(rows: RowsFile, source: string): RowKeys {
+export function readRowKeys(rows: RowsFile, source: string, isAscii: boolean): RowKeys {
   if (source === RANDOM) {
     const run = randomUUID();
     return (row, batchRows) => `${run}-${Math.floor(row / batchRows)}`;
   }
   const keys = readColumn(rows, source);
+  const allowed = isAscii ? PRINTABLE_ASCII : PRINTABLE;
   keys.forEach((key, row) => {
-    if (PRINTABLE.test(key) && key.length <= EXPERIMENT_KEY_CHARS_MAX) return;
+    if (allowed.test(key) && key.length <= EXPERIMENT_KEY_CHARS_MAX) return;
     throw new CubeError(
       'INVALID_ARGUMENT',
       `${rows.source}: row ${row + 1}: ${EXPERIMENT_KEY} takes at most ` +
-        `${EXPERIMENT_KEY_CHARS_MAX} printable ASCII characters, got ` +
+        `${EXPERIMENT_KEY_CHARS_MAX} printable ${isAscii ? 'ASCII ' : ''}characters` +
+        `${isAscii ? ' over gRPC' : ''}, got ` +
         JSON.stringify(key.slice(0, 40)),
     );
   });
