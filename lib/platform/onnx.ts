@@ -78,6 +78,9 @@ export interface OnnxOptions extends SessionTuning {
  */
 const NO_EXTERNAL_DATA_FOLDER = '/dev/null/none';
 
+/** The name of a file in that folder, in a reason of onnxruntime. */
+const MISSING_DATA: RegExp = new RegExp(`${NO_EXTERNAL_DATA_FOLDER}/([^"'\\s]+)`);
+
 // Errors are thrown; onnxruntime must not also print them.
 env.logLevel = 'fatal';
 
@@ -124,6 +127,15 @@ export class OnnxModel {
       return new OnnxModel(session, source);
     } catch (error) {
       const reason = getReason(error);
+      const missing = MISSING_DATA.exec(reason)?.[1];
+      if (missing !== undefined) {
+        throw new CubeError(
+          'INVALID_ARGUMENT',
+          `${source}: some of its tensors are in the file ${missing}, which was not given; save ` +
+            'the model as one file, or with external data that it names model.onnx.data',
+          { cause: error },
+        );
+      }
       const code = model.length === 0 || /protobuf/i.test(reason) ? 'CORRUPT' : 'INVALID_ARGUMENT';
       throw new CubeError(code, `${source}: onnxruntime cannot load it: ${reason}`, {
         cause: error,

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { OnnxModel } from '../../lib/platform/onnx.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
+import { WireWriter } from '../../proto/wire.ts';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
 import { runCommand } from '../support/commands.ts';
 import {
@@ -195,6 +196,22 @@ test('a graph that cannot be served is rejected before it is published', async (
   const pooled = await publish(folder, '--features', path);
   assert.match(pooled.stderr, /the graph input ids takes the ids themselves, .* not a bag/);
   assert.match(beyond.stderr, /its click column 1 is outside the output "prob" \[n, 1\]/);
+  const linear = (weights: Uint8Array): Uint8Array =>
+    model({
+      inputs: [value('x', FLOAT, ['n', 2])],
+      outputs: [value('y', FLOAT, ['n', 1])],
+      initializers: [weights],
+      nodes: [node('MatMul', ['x', 'w'], ['y'])],
+    });
+  const apart = new WireWriter().uint(1, 2).uint(1, 1).uint(2, FLOAT).string(8, 'w');
+  apart.message(13, (entry) => entry.string(1, 'location').string(2, 'encoder.onnx.data'));
+  writeFileSync(join(folder, 'model.onnx'), linear(apart.uint(14, 1).finish()));
+  const incomplete = await publish(folder, '--plain');
+  assert.match(
+    incomplete.stderr,
+    /tensors are in the file encoder\.onnx\.data, which was not given/,
+  );
+  assert.doesNotMatch(incomplete.stderr, /dev\/null/);
   assert.throws(() =>
     readFileSync(join(folder, 'repo', 'small', 'versions', '1', 'manifest.json')),
   );
