@@ -88,6 +88,13 @@ function checkLines(text: string, source: string, features: FeatureSpec): void {
   for (const [i, line] of text.split('\n').entries()) {
     if (line.trim() === '') continue;
     const place = `${source}, line ${i + 1}`;
+    if (!line.trimStart().startsWith('{')) {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `${place}: not a JSON object; tab-separated rows need a second file with their scores: ` +
+          `${source}:scores.csv`,
+      );
+    }
     const { value } = JsonReader.parseFile(line, place);
     const row = isFeature ? value : splitGoldenRow(value, place).row;
     parseJsonRows(JsonReader.of([row], place), features, 1);

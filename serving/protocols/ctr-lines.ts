@@ -57,7 +57,10 @@ export class LineScorer {
       const line = firstLine + i;
       try {
         if (typeof text !== 'string') throw text;
-        rows.push({ line, value: JsonReader.parse(text, 'line', parseNonFiniteJson).value });
+        rows.push({
+          line,
+          value: JsonReader.parse(text, `line ${line}`, parseNonFiniteJson).value,
+        });
       } catch (error) {
         responses[i] = formatFailedLine(line, error);
       }

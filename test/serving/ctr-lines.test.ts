@@ -100,8 +100,8 @@ test('invalid lines get errors with their numbers, and the others are scored', a
   const scaled = [(Math.log1p(i1!) - 1.25) * 0.5, (Number.isNaN(row.dense[1]!) ? -1 : i2!) * 0.125];
   const lines: [string | Buffer, RegExp | undefined][] = [
     [good, undefined],
-    ['{"dense":', /not JSON/],
-    ['', /not JSON/],
+    ['{"dense":', /line 2: not JSON/],
+    ['', /line 3: not JSON/],
     ['7', /rows\[0\]: expected an object/],
     [good, undefined],
     ['{"dense":[1],"categorical":["a","b","c"]}', /line 6: rows\[0\]\.dense/],

@@ -203,6 +203,9 @@ test('a graph that cannot be served is rejected before it is published', async (
       initializers: [weights],
       nodes: [node('MatMul', ['x', 'w'], ['y'])],
     });
+  writeFileSync(join(folder, 'model.onnx'), linear(floats('w', [2, 1], ramp(2))));
+  const dense = await publish(folder);
+  assert.match(dense.stderr, /has no integer inputs, .*; --plain publishes it/);
   const apart = new WireWriter().uint(1, 2).uint(1, 1).uint(2, FLOAT).string(8, 'w');
   apart.message(13, (entry) => entry.string(1, 'location').string(2, 'encoder.onnx.data'));
   writeFileSync(join(folder, 'model.onnx'), linear(apart.uint(14, 1).finish()));

@@ -113,6 +113,10 @@ test('prune-model refuses a features.json that differs from the training script'
   const lines = [good, { ...bad, score: undefined, scroe: 1 }].map((row) => JSON.stringify(row));
   const misspelled = harness.write('misspelled.jsonl', lines.join('\n'));
   assert.match(
+    await harness.expectRefusal(smallModel(), 1, ...FEATURES_OPTIONS, '--expect', tsv),
+    /line 1: not a JSON object; tab-separated rows need a second file with their scores: /,
+  );
+  assert.match(
     await harness.expectRefusal(smallModel(), 1, ...FEATURES_OPTIONS, '--expect', misspelled),
     /misspelled\.jsonl, line 2: \[0\]: unknown field "scroe"/,
   );

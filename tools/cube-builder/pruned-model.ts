@@ -131,6 +131,13 @@ export function readGolden(path: string, features: FeatureSpec | undefined): Uin
   for (const [i, line] of lines.entries()) {
     if (line.trim() === '') continue;
     const place = `${path}: line ${i + 1}`;
+    if (!line.trimStart().startsWith('{')) {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `--golden ${place}: not a JSON object; golden rows are JSON lines, also for models with ` +
+          'tab-separated rows',
+      );
+    }
     const { value } = JsonReader.parseFile(line, place);
     const row = isFeature ? value : splitGoldenRow(value, place).row;
     if (features !== undefined) parseJsonRows(JsonReader.of([row], place), features, 1);

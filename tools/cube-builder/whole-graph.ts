@@ -149,7 +149,10 @@ function createSlotSpec(
     }
   }
   if (ids.length === 0)
-    failInvalid(`${model} has no integer inputs, so requests could not contain ids`);
+    failInvalid(
+      `${model} has no integer inputs, so requests could not contain ids; --plain publishes it ` +
+        'for requests of tensors',
+    );
   for (const { input } of features?.ids ?? []) {
     if (ids.some((candidate) => candidate.input === input)) continue;
     failInvalid(`features.json: ids: ${model} has no integer input ${JSON.stringify(input)}`);
@@ -169,7 +172,9 @@ function countColumns(model: string, { name, dtype, shape }: OnnxValueInfo): num
   const isSupported = /^(int(32|64)|float(16|32))$/.test(dtype) && others.length === 0;
   if (!isSupported || typeof batch === 'number' || typeof columns !== 'number' || columns < 1) {
     const text = `input ${JSON.stringify(name)} is ${dtype} [${shape.join(', ')}]`;
-    failInvalid(`${model}: ${text}; expected [batch, columns] with a dynamic batch size`);
+    failInvalid(
+      `${model}: ${text}; expected [batch, columns] with a dynamic batch size, or --plain`,
+    );
   }
   return columns;
 }

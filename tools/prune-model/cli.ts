@@ -156,7 +156,8 @@ async function prune(options: Options): Promise<number> {
   if (report === undefined) {
     process.stderr.write(
       `prune-model: ${options.model} has no embedding lookups; nothing to prune, nothing was ` +
-        'written\n',
+        'written. Serve it as it is: serving --model, or publish it with cube-builder graph ' +
+        '--plain\n',
     );
     return EXIT_NOTHING_TO_PRUNE;
   }

@@ -294,6 +294,9 @@ test('golden rows that are not JSON lines, or missing, are refused', async (t) =
   writeFileSync(golden, '{"C1":"a"}\n{"C9":"b"}\n');
   const unknown = await build(input, target, '--bundle', 'ctr', '--golden', golden);
   assert.match(unknown.stderr, /golden\.jsonl: line 2: \[0\]: unknown field "C9" \(known/);
+  writeFileSync(golden, '1\ta\n');
+  const tsv = await build(input, target, '--bundle', 'ctr', '--golden', golden);
+  assert.match(tsv.stderr, /golden\.jsonl: line 1: not a JSON object; golden rows are JSON lines/);
   writeFileSync(golden, '\n\n');
   const empty = await build(input, target, '--bundle', 'ctr', '--golden', golden);
   assert.match(
