@@ -19,7 +19,7 @@ import {
   type S3Connection,
   type S3Location,
 } from './s3-client.ts';
-import { S3Writer } from './s3-writer.ts';
+import type { S3Writer } from './s3-writer.ts';
 
 /** Pages of 1000 names; a listing with more pages is treated as endless. */
 const PAGES_MAX = 10_000;
@@ -34,7 +34,8 @@ export class S3Backend implements Backend {
     remove: (path) => this.#remove(path),
   };
   readonly #s3: S3Location;
-  readonly #writer: S3Writer;
+  readonly #clock: Clock;
+  #writer: Promise<S3Writer> | undefined;
   /** ETags by path, from the time `size` was called. */
   readonly #etags = new Map<string, string>();
   #connection: Promise<S3Connection> | undefined;
@@ -46,7 +47,7 @@ export class S3Backend implements Backend {
     // Buckets of one name in two stores are different.
     const host = endpoint === undefined ? '' : `${new URL(endpoint).host}/`;
     this.location = `s3://${host}${bucket}/${prefix}`.slice(0, -1);
-    this.#writer = new S3Writer(() => this.#connect(), bucket, clock);
+    this.#clock = clock;
   }
 
   async read(path: string, maxBytes: number): Promise<Uint8Array> {
@@ -96,8 +97,8 @@ export class S3Backend implements Backend {
   }
 
   async putIfAbsent(path: string, bytes: Uint8Array): Promise<boolean> {
-    await this.#requireWritable();
-    return this.#writer.put(this.#toObject(path).Key, bytes, this.#name(path));
+    const writer = await this.#requireWritable();
+    return writer.put(this.#toObject(path).Key, bytes, this.#name(path));
   }
 
   async putFileIfAbsent(
@@ -106,8 +107,8 @@ export class S3Backend implements Backend {
     onBytes?: (bytes: number) => void,
   ): Promise<boolean> {
     if ((await this.size(path)) !== undefined) return false;
-    await this.#requireWritable();
-    return this.#writer.putFile(this.#toObject(path).Key, source, this.#name(path), onBytes);
+    const writer = await this.#requireWritable();
+    return writer.putFile(this.#toObject(path).Key, source, this.#name(path), onBytes);
   }
 
   /** Aborts unfinished multipart uploads: they cost money, and no listing shows them. */
@@ -243,8 +244,14 @@ export class S3Backend implements Backend {
     return new CubeError('CORRUPT', text);
   }
 
-  #requireWritable(): Promise<void> {
-    return this.#writer.requireConditionalWrites(`${this.#s3.prefix}${PROBE_OBJECT}`);
+  /** Loads the writer at the first write: most processes only read. */
+  async #requireWritable(): Promise<S3Writer> {
+    this.#writer ??= import('./s3-writer.ts').then(
+      ({ S3Writer }) => new S3Writer(() => this.#connect(), this.#s3.bucket, this.#clock),
+    );
+    const writer = await this.#writer;
+    await writer.requireConditionalWrites(`${this.#s3.prefix}${PROBE_OBJECT}`);
+    return writer;
   }
 
   #connect(): Promise<S3Connection> {
