@@ -91,20 +91,12 @@ export async function startServing({
   const access = openAccess(config, logger);
   const admission = new Admission(config.inFlightMax);
   const metrics = new ServingMetrics();
-  const models = await openModels({
-    models: config.models,
-    modelRepository: config.modelRepository,
-    trustedKeysPath: config.trustedKeysPath,
-    events: metrics,
-    logger,
+  const opened = openContext(files, { admission, metrics, access, logger });
+  const { models, context, history } = await opened.catch((error: unknown) => {
+    access.close();
+    throw error;
   });
-  metrics.observe(admission, models.registry);
-  metrics.addNames(config.metricNames, models.registry);
-  metrics.observeRecording(models.recorders);
-  const context = createContext(config, { models, admission, metrics, access, logger });
   let graphs: ServedGraphs | undefined;
-  const hasPipeline = definition !== undefined || files.workflows !== undefined;
-  const history = hasPipeline ? await createHistory(context) : undefined;
   const describePipeline = history && (() => describeGraphs(graphs, worker ?? history));
   const feed = createConsoleFeed(context, describePipeline);
   let port: OnePortServer | undefined;
@@ -147,6 +139,44 @@ export async function startServing({
     if (!isStopped) models.registry.start();
   });
   return { address: addresses[0] ?? '', addresses, reload, stop };
+}
+
+type ContextOptions = Omit<ContextParts, 'models' | 'metrics'> & {
+  readonly metrics: ServingMetrics;
+};
+
+interface OpenContext {
+  readonly models: ContextParts['models'];
+  readonly context: ProtocolContext;
+  /** Present where there is a pipeline. */
+  readonly history: PipelineHistory | undefined;
+}
+
+/** Opens models and what requests share; closes everything again when that fails. */
+async function openContext(
+  { config, pipeline, workflows }: GraphFiles,
+  options: ContextOptions,
+): Promise<OpenContext> {
+  const { admission, metrics, logger } = options;
+  const models = await openModels({
+    models: config.models,
+    modelRepository: config.modelRepository,
+    trustedKeysPath: config.trustedKeysPath,
+    events: metrics,
+    logger,
+  });
+  try {
+    metrics.observe(admission, models.registry);
+    metrics.addNames(config.metricNames, models.registry);
+    metrics.observeRecording(models.recorders);
+    const context = createContext(config, { ...options, models });
+    const hasPipeline = pipeline !== undefined || workflows !== undefined;
+    return { models, context, history: hasPipeline ? await createHistory(context) : undefined };
+  } catch (error) {
+    // Stores have connections and timers, which would keep the process alive.
+    await models.stop();
+    throw error;
+  }
 }
 
 function openAccess({ access: config }: ServingConfig, logger: Logger): ProcessAccess {

@@ -2,13 +2,14 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { readFileSync, renameSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { after, before, type TestContext, test } from 'node:test';
 import { Metadata } from '@grpc/grpc-js';
 import { Ajv } from 'ajv';
 import { parse } from 'yaml';
 import { assignVariant } from '../../lib/core/experiment.ts';
 import { parseTraffic } from '../../serving/config/traffic-file.ts';
+import { runProcess } from '../support/processes.ts';
 import { OipClient } from './support/kserve-client.ts';
 import { BUNDLE, type ToyRow, toTsv, toyRows } from './support/toy-bundle.ts';
 import {
@@ -337,4 +338,13 @@ test('errors of the file name line and field', () => {
   ] as const) {
     assert.throws(() => parseTraffic(text, 'test'), problem, text);
   }
+});
+
+test('a start that fails ends the process, also with a store that reconnects', async () => {
+  const flags = ['--repository', dirname(file), '--bundle', BUNDLE, '--port', '0'];
+  const store = ['--store', 'redis', '--redis-url', 'redis://127.0.0.1:1'];
+  const missing = ['--traffic-file', `${file}.none`];
+  const { code, stderr } = await runProcess('serving/main.js', ...flags, ...store, ...missing);
+  assert.equal(code, 1, stderr);
+  assert.match(stderr, /traffic\.yaml\.none/);
 });
