@@ -327,10 +327,14 @@ export class VersionManager {
   async #leaveQuarantined(state: ChannelState): Promise<boolean> {
     const { current, desired } = state;
     if (current === undefined || !desired?.quarantined.has(current.version)) return false;
-    const best = this.#findBestLoaded(state);
-    if (best !== undefined) {
-      this.#switch(state, best);
-      await this.#isStillAvailable(best);
+    const choices = listChoices(desired).flatMap((version) => this.#loaded.get(version) ?? []);
+    for (const choice of choices) {
+      this.#switch(state, choice);
+      // The shards may have lost a version that was loaded once: then the next one serves.
+      if (await this.#isStillAvailable(choice)) return true;
+    }
+    if (choices[0] !== undefined) {
+      if (choices.length > 1) this.#switch(state, choices[0]);
       return true;
     }
     state.current = undefined;

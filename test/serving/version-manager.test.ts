@@ -289,6 +289,26 @@ test('a quarantined version stops serving even if no other one is loaded', async
   assert.equal(manager.status.active, '1');
 });
 
+test('after a quarantine, a version that the shards have lost does not serve', async (t) => {
+  const manager = new ManualClockManager(t, ['stable', 'old']);
+  const { toys, store } = manager;
+  await toys.publish(VERSIONS[0]!);
+  await toys.activate('1', 'old');
+  await manager.begin('1');
+  for (const version of ['2', '3']) {
+    await toys.activate(version);
+    await manager.poll();
+  }
+  assert.deepEqual([...manager.status.held].sort(), ['1', '2', '3']);
+  store.missingVersions.add('2').add('3');
+  await toys.rollback();
+  await manager.poll();
+  assert.equal(manager.status.active, '1');
+  store.missingVersions.clear();
+  await manager.poll();
+  assert.equal(manager.status.active, '2');
+});
+
 test('a version that is rolled back during its load never serves', async (t) => {
   const manager = new ManualClockManager(t);
   const { toys, store, watcher } = manager;
