@@ -74,11 +74,13 @@ export class ModelRepository<V extends ServedVersion> {
   async load(name: string): Promise<void> {
     this.#requireExplicit();
     await this.#queue(async () => {
-      await this.#settle(name);
-      const look = this.#settled.get(name);
-      if (look === undefined) this.#failUnknown(name);
+      await this.#settle([name]);
+      if (!this.#settled.has(name)) this.#failUnknown(name);
       const model = this.#getModel(name);
-      model.retryFailures();
+      // Steps of an ensemble may have changed too, or failed before.
+      const [, ...steps] = this.#listWithDependencies(name, new Set());
+      if (steps.length > 0) await this.#settle([name, ...steps]);
+      for (const one of [name, ...steps]) this.#models.get(one)?.retryFailures();
       await this.#follow(name, new Set());
       const { problem } = model.status;
       if (problem !== undefined) {
@@ -163,17 +165,29 @@ export class ModelRepository<V extends ServedVersion> {
     this.#invalidNames = new Set(invalid);
   }
 
-  /** Looks until a model, or every model, stays equal. */
-  async #settle(name: string | undefined): Promise<void> {
+  /** Looks until these models, or all, stay equal. */
+  async #settle(given: readonly string[] | undefined): Promise<void> {
     const { clock, config } = this.#options;
     const { signal } = this.#stopping;
     for (let looks = 0; looks < SETTLE_LOOKS_MAX && !signal.aborted; looks++) {
       const before = this.#last;
       await clock.sleep(Math.min(SETTLE_MS, config.pollMs), signal);
       this.#look();
-      const names = name === undefined ? [...before.keys(), ...this.#last.keys()] : [name];
+      const names = given ?? [...before.keys(), ...this.#last.keys()];
       if (names.every((one) => isSameModel(before.get(one), this.#last.get(one)))) return;
     }
+  }
+
+  /** @returns the model, and all that it depends on, as far as their files are known */
+  #listWithDependencies(name: string, found: Set<string>): Set<string> {
+    const look = this.#settled.get(name) ?? this.#last.get(name);
+    if (found.has(name)) return found;
+    found.add(name);
+    if (look === undefined) return found;
+    for (const dependency of this.#getModel(name).readDependencies(look)) {
+      this.#listWithDependencies(dependency, found);
+    }
+    return found;
   }
 
   async #followAll(names: Iterable<string>): Promise<void> {

@@ -200,6 +200,22 @@ test('mode explicit loads and unloads on request, with dependencies', async (t) 
   assert.deepEqual(repository.served['a'], ['2:two']);
 });
 
+test('loading an ensemble uses steps that have just changed or were mended', async (t) => {
+  const repository = new TestRepository(t, 'explicit', {
+    'both/1/model.onnx': 'both',
+    'both/config.pbtxt': 'needs b',
+  });
+  await repository.untilServed({ both: [] });
+  repository.write('b/1/model.onnx', 'broken');
+  await assert.rejects(repository.models.load('b'), /b was not loaded/);
+  repository.write('b/1/model.onnx', 'bee');
+  await repository.models.load('both');
+  assert.deepEqual(repository.served, { both: ['1:both'], b: ['1:bee'] });
+  repository.write('b/2/model.onnx', 'two');
+  await repository.models.load('both');
+  assert.deepEqual(repository.served['b'], ['2:two']);
+});
+
 test('a version that appears piecewise is used when two looks are equal', (t) => {
   const folder = temporaryFolder(t);
   const add = (path: string, text: string): void => {
