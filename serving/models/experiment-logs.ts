@@ -3,6 +3,7 @@
  * serving.yaml and of the traffic file. An entry that is invalid, not signed by a trusted key, or
  * contradicts the others changes nothing: the previous experiments continue, and the log says why.
  */
+import { setMaxListeners } from 'node:events';
 import { CubeError } from '../../lib/core/errors.ts';
 import { type Experiment, findConflict } from '../../lib/core/experiment.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
@@ -50,6 +51,8 @@ export class ExperimentLogs {
 
   constructor(options: ExperimentLogsOptions) {
     this.#options = options;
+    // Each loop waits with this signal, and Node warns of more than ten listeners.
+    setMaxListeners(options.logs.length + 2, this.#stopping.signal);
     this.#states = options.logs.map((followed) => ({
       followed,
       entry: undefined,

@@ -147,6 +147,24 @@ test('an entry that no trusted key signed, or a damaged one, changes nothing', a
   assert.equal(logs.origins[0]?.seq, 4);
 });
 
+test('many followed logs cause no warning of Node', async (t) => {
+  const warnings: string[] = [];
+  const note = ({ name }: Error): number => warnings.push(name);
+  process.on('warning', note);
+  t.after(() => process.off('warning', note));
+  const log = { readNewest: () => Promise.resolve({ entry: undefined, problem: undefined }) };
+  const logs = new ExperimentLogs({
+    logs: Array.from({ length: 20 }, (_, i) => ({ model: `m${i}`, log, pollMs: 3_600_000 })),
+    files: new TrafficFile(),
+    clock: systemClock,
+    logger: createLogger('test', { level: 'silent' }),
+  });
+  await logs.start();
+  t.after(() => logs.stop());
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  assert.deepEqual(warnings, []);
+});
+
 test('a process without requests and bundles reads a changed traffic file again', async (t) => {
   const path = join(temporaryFolder(t), 'traffic.yaml');
   writeFileSync(path, 'experiments: []\n');
