@@ -21,6 +21,11 @@ const BFLOAT16 = 16;
 /** Smaller weights, such as biases, stay as they are. */
 const ELEMENTS_MIN = 256;
 const INT8_MAX = 127;
+/**
+ * Weights have seven bits: processors with AVX2 and without VNNI add two products in 16 bits, where
+ * 255 · 127 + 255 · 127 is cut off, and 255 · 64 + 255 · 64 is not.
+ */
+const WEIGHT_MAX = 64;
 /** The unsigned byte that stands for 0. */
 const UINT8_ZERO = 128;
 /** A row of zeros has no scale of its own. */
@@ -158,7 +163,7 @@ function addQuantizedMatrix(
   for (let column = 0; column < columns; column++) {
     let largest = 0;
     for (let row = 0; row < rows; row++) largest = Math.max(largest, Math.abs(at(row, column)));
-    const scale = largest === 0 ? 1 : largest / INT8_MAX;
+    const scale = largest === 0 ? 1 : largest / WEIGHT_MAX;
     scales[column] = scale;
     for (let row = 0; row < rows; row++) {
       bytes[row * columns + column] = Math.round(at(row, column) / scale);
