@@ -1,6 +1,7 @@
 /** Calls a serving process over HTTP, `POST /v1/ctr:predict`, on keep-alive connections. */
 import { EXPERIMENT_KEY, EXPERIMENTS_KEY, parseVariants } from '../../proto/ctr.ts';
 import { CubeError } from '../core/errors.ts';
+import { encodeHeaderText, isHeaderText } from '../core/header-text.ts';
 import { JsonReader } from '../core/json.ts';
 import { PROFILE_KEY, parseProfile } from '../core/request-profile.ts';
 import type { Credentials } from '../rpc/credentials.ts';
@@ -51,14 +52,9 @@ export class CtrHttp implements CtrTransport {
   }
 }
 
-/**
- * Node writes headers as Latin-1; the server reads UTF-8.
- * @throws CubeError INVALID_ARGUMENT for control characters, which headers do not have
- */
+/** @throws CubeError INVALID_ARGUMENT for control characters */
 function toHeaderValue(experimentKey: string): string {
-  if (/^[\x20-\x7e\x80-\uffff]*$/.test(experimentKey)) {
-    return Buffer.from(experimentKey).toString('latin1');
-  }
+  if (isHeaderText(experimentKey)) return encodeHeaderText(experimentKey);
   const text = JSON.stringify(experimentKey);
   const message = `experimentKey: expected text without control characters, got ${text}`;
   throw new CubeError('INVALID_ARGUMENT', message);

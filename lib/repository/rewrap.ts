@@ -1,6 +1,6 @@
 /**
- * Writes, checks and copies objects with rewrapped keys (version-keys.ts). Only publishers and
- * tools do: processes that serve never load this module.
+ * Writes, checks and copies objects with rewrapped keys (version-keys.ts): the part that servers
+ * and serving, which only read them, need not load.
  */
 import { CubeError } from '../core/errors.ts';
 import type { Manifest } from '../core/manifest.ts';

@@ -27,7 +27,7 @@ export class SharedStore {
 
   /** The store as one model uses it. Its `close` does nothing: others may use the store. */
   openForModel(): EmbeddingStore {
-    return new ModelStore(this.store, this.#users);
+    return new CountedStore(this.store, this.#users);
   }
 
   close(): Promise<void> {
@@ -35,7 +35,8 @@ export class SharedStore {
   }
 }
 
-class ModelStore implements EmbeddingStore {
+/** The store as one model uses it: says which versions it uses. */
+class CountedStore implements EmbeddingStore {
   readonly #store: EmbeddingStore;
   readonly #users: Map<string, Set<EmbeddingStore>>;
 

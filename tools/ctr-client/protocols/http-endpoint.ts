@@ -9,6 +9,7 @@ import {
 } from 'node:http';
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
 import { CubeError, ERROR_STATUS, type ErrorCode } from '../../../lib/core/errors.ts';
+import { encodeHeaderText } from '../../../lib/core/header-text.ts';
 import { JsonReader } from '../../../lib/core/json.ts';
 import {
   PROFILE_KEY,
@@ -92,9 +93,7 @@ export class HttpEndpoint {
    * @throws CubeError with the server's code, UNAVAILABLE or DEADLINE_EXCEEDED
    */
   async post(path: string, body: HttpBody, experimentKey: string): Promise<HttpResponse> {
-    // Node writes headers as Latin-1; the server reads UTF-8.
-    const key = Buffer.from(experimentKey).toString('latin1');
-    const headers = { ...body.headers, [EXPERIMENT_KEY]: key };
+    const headers = { ...body.headers, [EXPERIMENT_KEY]: encodeHeaderText(experimentKey) };
     const keyed = experimentKey === '' ? body : { ...body, headers };
     const response = await this.#exchange('POST', path, keyed);
     if (response.status !== 200) throw toError(response);

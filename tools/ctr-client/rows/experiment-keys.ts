@@ -1,6 +1,7 @@
 /** The experiment keys of rows: a column of the rows, or drawn at random for each request. */
 import { randomUUID } from 'node:crypto';
 import { CubeError } from '../../../lib/core/errors.ts';
+import { isHeaderText } from '../../../lib/core/header-text.ts';
 import { EXPERIMENT_KEY, EXPERIMENT_KEY_CHARS_MAX } from '../../../proto/ctr.ts';
 import type { RowsFile } from './rows-file.ts';
 
@@ -12,9 +13,8 @@ export type RowKeys = (row: number, batchRows: number) => string;
 
 /** The value of --experiment-key that draws a key for each request. */
 const RANDOM = 'random';
-/** What metadata of gRPC can carry, and what a header can, in UTF-8. */
+/** What metadata of gRPC can carry. */
 const PRINTABLE_ASCII = /^[\x20-\x7e]*$/;
-const PRINTABLE = /^[\x20-\x7e\x80-\uffff]*$/;
 
 export const NO_KEYS: RowKeys = () => '';
 
@@ -30,9 +30,9 @@ export function readRowKeys(rows: RowsFile, source: string, isAscii: boolean): R
     return (row, batchRows) => `${run}-${Math.floor(row / batchRows)}`;
   }
   const keys = readColumn(rows, source);
-  const allowed = isAscii ? PRINTABLE_ASCII : PRINTABLE;
+  const canCarry = isAscii ? (key: string) => PRINTABLE_ASCII.test(key) : isHeaderText;
   keys.forEach((key, row) => {
-    if (allowed.test(key) && key.length <= EXPERIMENT_KEY_CHARS_MAX) return;
+    if (canCarry(key) && key.length <= EXPERIMENT_KEY_CHARS_MAX) return;
     throw new CubeError(
       'INVALID_ARGUMENT',
       `${rows.source}: row ${row + 1}: ${EXPERIMENT_KEY} takes at most ` +
