@@ -57,7 +57,14 @@ export type { GarbageReport, UnreadableManifest } from './garbage-collection.ts'
 export type { LayerSource, Publication, PublishReport } from './publication.ts';
 export type { WorkFolder } from './work-folder.ts';
 
+let publication: typeof import('./publication.ts') | undefined;
 let garbageCollection: typeof import('./garbage-collection.ts') | undefined;
+
+/** Loads it at the first call: most processes publish nothing. */
+export async function loadPublication(): Promise<typeof import('./publication.ts')> {
+  publication ??= await import('./publication.ts');
+  return publication;
+}
 
 /** Loads it at the first call: most processes collect no garbage. */
 export async function loadGarbageCollection(): Promise<typeof import('./garbage-collection.ts')> {
@@ -276,8 +283,7 @@ export class Repository {
     publication: Publication,
     onBytes?: (bytes: number) => void,
   ): Promise<PublishReport> {
-    // Most processes publish nothing.
-    const { publishVersion } = await import('./publication.ts');
+    const { publishVersion } = await loadPublication();
     return publishVersion({ ...this.#context, onBytes }, publication);
   }
 

@@ -5,7 +5,11 @@ import { toLayerName } from '../../cube-agent/host/plan.ts';
 import type { BundleController } from '../../cube-agent/rollout/bundle-controller.ts';
 import type { RolloutPolicy } from '../../cube-agent/rollout/rollout-view.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
-import { loadGarbageCollection, Repository } from '../../lib/repository/repository.ts';
+import {
+  loadGarbageCollection,
+  loadPublication,
+  Repository,
+} from '../../lib/repository/repository.ts';
 import { Invariants } from './invariants.ts';
 import { MemoryStore, ProcessStore } from './memory-store.ts';
 import { Publisher } from './publisher.ts';
@@ -15,8 +19,9 @@ import type { SimServer } from './sim-server.ts';
 import { SimServing } from './sim-serving.ts';
 import { SimProcess, World } from './world.ts';
 
-// Repositories load it at their first collection. That takes real time, in which virtual time would
-// go on, or end.
+// Repositories load these at their first publication and collection. That takes real time, in which
+// virtual time would go on, or end.
+await loadPublication();
 await loadGarbageCollection();
 
 const RESTART_MS = 1000;
