@@ -50,7 +50,7 @@ export class LoadedEnsemble implements TensorModel {
 
   /** @throws CubeError INVALID_ARGUMENT for steps that do not fit, NOT_READY for a missing model */
   constructor(options: EnsembleOptions) {
-    const { name, version, signature, isBatched, labels, steps, source, find } = options;
+    const { name, version, signature, isBatched, labels, steps, source } = options;
     this.name = name;
     this.version = version;
     this.signature = signature;
@@ -60,7 +60,7 @@ export class LoadedEnsemble implements TensorModel {
     this.batching = { ...DEFAULT_BATCHING, maxBatch, preferredSizes: [] };
     this.stats = new EngineStats(maxBatch);
     this.#options = options;
-    const models = new Map(steps.map((step) => [step, find(step)]));
+    const models = new Map(steps.map((step) => [step, this.#findStep(step)]));
     this.#steps = planEnsemble({ signature, isBatched }, steps, models, source);
     this.batcher = {
       estimateWaitMs: (priority, isHead) =>
@@ -119,7 +119,7 @@ export class LoadedEnsemble implements TensorModel {
     depth++;
     const pinned = new Map<EnsembleStep, PinnedModel>();
     try {
-      for (const step of this.#steps) pinned.set(step, pinModel(this.#options.find(step)));
+      for (const step of this.#steps) pinned.set(step, pinModel(this.#findStep(step)));
     } catch (error) {
       for (const step of pinned.values()) step.release();
       throw error;
@@ -134,6 +134,25 @@ export class LoadedEnsemble implements TensorModel {
         this.release();
       },
     };
+  }
+
+  findMissingStep(): string | undefined {
+    try {
+      this.pin().release();
+      return undefined;
+    } catch (error) {
+      return CubeError.from(error).message;
+    }
+  }
+
+  /** @throws CubeError NOT_READY naming a step that is not served */
+  #findStep(step: EnsembleStep): TensorModel {
+    try {
+      return this.#options.find(step);
+    } catch (error) {
+      const { message } = CubeError.from(error);
+      throw new CubeError('NOT_READY', `step ${step.model} of ${this.name}: ${message}`);
+    }
   }
 
   /** The steps are checked when a request pins them. */

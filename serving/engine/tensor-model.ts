@@ -42,6 +42,9 @@ export interface TensorModel extends VersionUse {
    */
   predict(call: GraphCall, options: PredictOptions): Promise<GraphPrediction>;
 
+  /** Why requests fail: a step of the ensemble is not served. */
+  findMissingStep?(): string | undefined;
+
   /**
    * Keeps every model that a request needs in use, also the steps of an ensemble, as they are now.
    * `release` must follow.

@@ -38,7 +38,7 @@ export async function openModelRepository(
   const find = ({ model, version }: EnsembleStep): TensorModel => {
     const found = repository.models.get(model);
     if (found === undefined) {
-      throw new CubeError('NOT_FOUND', `${config.folder} has no model ${model}`);
+      throw new CubeError('NOT_FOUND', `the repository has no model ${model}`);
     }
     return version === undefined ? found.current : found.findByVersion(version);
   };

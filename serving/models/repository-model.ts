@@ -15,6 +15,8 @@ import type { ModelStatus } from './version-manager.ts';
 /** A version of a loaded model; requests in progress keep it until they end. */
 export interface ServedVersion {
   readonly version: string;
+  /** Why requests fail: a step of the ensemble is not served. */
+  findMissingStep?(): string | undefined;
   /** Waits for the requests in progress and releases everything. */
   retire(): Promise<void>;
 }
@@ -119,12 +121,14 @@ export class RepositoryModel<V extends ServedVersion> {
 
   get status(): ModelStatus {
     const active = this.#highest;
+    const loaded = active === undefined ? undefined : this.#loaded.get(active);
+    const missingStep = loaded?.value.findMissingStep?.();
     const channel = {
       channel: CHANNEL,
       active,
       activeSince: active === undefined ? undefined : this.#activeSince,
       target: active,
-      problem: this.#problem,
+      problem: this.#problem ?? missingStep,
       unavailable: undefined,
     };
     return {
@@ -136,6 +140,7 @@ export class RepositoryModel<V extends ServedVersion> {
       held: sortVersions([...this.#loaded.keys()]),
       failed: this.#failures.list(),
       unloaded: this.#isUnloaded,
+      missingStep,
     };
   }
 

@@ -81,6 +81,8 @@ export interface ModelStatus extends ChannelStatus {
   readonly failed: readonly LoadFailure[];
   /** Unloaded by an operator: no version is loaded until the model is loaded again. */
   readonly unloaded: boolean;
+  /** Why requests for a loaded ensemble fail. */
+  readonly missingStep?: string | undefined;
 }
 
 /** The state of one channel. */

@@ -43,9 +43,9 @@ export function createEndpoints(
 ): Endpoints {
   const { gate } = access;
   const health = () =>
-    models.status().map(({ model, active, unavailable }) => ({
+    models.status().map(({ model, active, unavailable, missingStep }) => ({
       name: model,
-      serving: active !== undefined && unavailable === undefined,
+      serving: active !== undefined && (unavailable ?? missingStep) === undefined,
     }));
   const isReady = (): boolean => findNotReadyReason({ models, admission }) === undefined;
   return {
@@ -82,7 +82,8 @@ export function createServer(
 
 /**
  * A process is ready when every model that is not unloaded serves a version, and can look up in
- * every shard if its policy fails requests otherwise. @returns undefined when ready
+ * every shard if its policy fails requests otherwise. Unloading a step of an ensemble takes that
+ * ensemble away, not the process. @returns undefined when ready
  */
 export function findNotReadyReason({
   models,

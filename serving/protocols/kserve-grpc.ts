@@ -21,7 +21,7 @@ import {
   readOipRequestId,
 } from '../../proto/oip.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
-import { isTensorModel } from '../engine/loaded-version.ts';
+import { isTensorModel, requireSteps } from '../engine/loaded-version.ts';
 import { GrpcCallContext } from './call-context.ts';
 import { type Endpoints, findNotReadyReason } from './endpoints.ts';
 import {
@@ -116,7 +116,7 @@ function createMetadataCalls(
     ServerMetadata: () => ({ ...SERVER_METADATA }),
     ModelReady: (request) => {
       try {
-        find(request);
+        requireSteps(find(request));
         return { ready: !admission.closed };
       } catch (error) {
         if (CubeError.from(error).code !== 'NOT_READY') throw error;

@@ -4,7 +4,7 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { PRODUCT_VERSION } from '../../lib/platform/version.ts';
 import type { HttpAdmit, HttpRequest, HttpResponse } from '../../lib/rpc/direct-routes.ts';
 import { handleFastifyRequest } from '../../lib/rpc/http-server.ts';
-import type { LoadedVersion } from '../engine/loaded-version.ts';
+import { type LoadedVersion, requireSteps } from '../engine/loaded-version.ts';
 import type { VersionFinder } from '../models/experiments.ts';
 import type { Models } from '../models/model-registry.ts';
 import { HttpCallContext, HttpHeadContext } from './call-context.ts';
@@ -72,7 +72,7 @@ export function registerKserveRest(
   const ready = async (request: ModelRequest, reply: ModelReply): Promise<object> => {
     const { model } = request.params;
     try {
-      findModel(models, request);
+      requireSteps(findModel(models, request));
     } catch (error) {
       if (CubeError.from(error).code !== 'NOT_READY') throw error;
       reply.code(503);

@@ -7,7 +7,7 @@ import type { ControlAccess } from '../../lib/rpc/control-access.ts';
 import type { ControlCaller } from '../../lib/rpc/control-caller.ts';
 import type { BatchSizeStats } from '../engine/engine-stats.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
-import { isTensorModel } from '../engine/loaded-version.ts';
+import { findMissingStep, isTensorModel } from '../engine/loaded-version.ts';
 import type { Models } from '../models/model-registry.ts';
 import { getModelMetadata, PLATFORM } from './infer.ts';
 import { ROWS_PER_REQUEST_MAX } from './request-limits.ts';
@@ -171,9 +171,11 @@ function getVersionStatistics(name: string, { version, stats }: LoadedVersion): 
 export function getRepositoryIndex(models: Models, onlyReady: boolean): RepositoryIndexEntry[] {
   const index = models.status().flatMap((status): RepositoryIndexEntry[] => {
     const { model: name, held, loading, problem, failed } = status;
-    const entries = held.map(
-      (version): RepositoryIndexEntry => ({ name, version, state: 'READY', reason: '' }),
-    );
+    const entries = held.map((version): RepositoryIndexEntry => {
+      const reason = findMissingStep(models.find(name, { version }));
+      if (reason === undefined) return { name, version, state: 'READY', reason: '' };
+      return { name, version, state: 'UNAVAILABLE', reason };
+    });
     const isNew = (version: string): boolean => version !== loading && !held.includes(version);
     for (const { version, message } of failed.filter((failure) => isNew(failure.version))) {
       entries.push({ name, version, state: 'UNAVAILABLE', reason: message });

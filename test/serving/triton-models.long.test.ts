@@ -224,6 +224,54 @@ test('an ensemble computes what its models compute one after the other', async (
   });
 });
 
+test('an ensemble is not ready while one of its steps is unloaded', async (t) => {
+  const flags = ['--model-control-mode', 'explicit', '--load-model', 'nested'];
+  const { serving } = await serve(t, STEPS, flags);
+  await serving.waitUntilReady();
+  const readState = async (name: string): Promise<{ state: string; reason: string }> => {
+    const { body } = await serving.post('/v2/repository/index', '');
+    return body.find((entry: { name: string }) => entry.name === name);
+  };
+  assert.equal((await serving.post('/v2/repository/models/add/unload', '')).status, 200);
+  const expected = /^step add of chain: no version of add is served: it is not loaded/;
+  const ready = await serving.get('/v2/models/chain/ready');
+  assert.deepEqual([ready.status, ready.body.ready], [503, false]);
+  assert.match(ready.body.error, expected);
+  const refused = await infer(serving, 'chain', [0, 0, 0]);
+  assert.equal(refused.status, 503);
+  assert.match(refused.body.error, expected);
+  const chain = await readState('chain');
+  assert.equal(chain.state, 'UNAVAILABLE');
+  assert.match(chain.reason, expected);
+  const nested = await readState('nested');
+  assert.equal(nested.state, 'UNAVAILABLE');
+  assert.match(nested.reason, expected);
+  const client = new OipClient(serving.url);
+  t.after(() => client.close());
+  assert.equal((await client.call('ModelReady', { name: 'chain' })).ready, false);
+  const { body } = await serving.get('/v1/status');
+  const { problem } = body.models.find(({ model: name }: { model: string }) => name === 'chain');
+  assert.match(problem, expected);
+  assert.equal((await serving.get('/readyz')).status, 200, 'other models are served');
+  const stats = await serving.get('/v2/models/chain/stats');
+  assert.equal(stats.status, 200);
+  assert.equal((await serving.post('/v2/repository/models/nested/load', '')).status, 200);
+  assert.equal((await serving.get('/v2/models/chain/ready')).status, 200);
+  assert.equal((await readState('nested')).state, 'READY');
+});
+
+test('an ensemble is not ready once a step is removed, and names no folder', async (t) => {
+  const { serving, folder } = await serve(t, STEPS, POLL);
+  await serving.waitUntilReady();
+  rmSync(join(folder, 'add'), { recursive: true });
+  await serving.waitFor('/v2/models/chain/ready', ({ status }) => status === 503);
+  const { status, body } = await infer(serving, 'chain', [0, 0, 0]);
+  const error = 'step add of chain: the repository has no model add';
+  assert.deepEqual([status, body.error], [503, error]);
+  write(folder, { 'add/1/model.onnx': arithmetic('Add', 1) });
+  await serving.waitFor('/v2/models/nested/ready', (answer) => answer.status === 200);
+});
+
 test('an ensemble whose steps do not fit is not served, and says why', async (t) => {
   const { serving } = await serve(t, {
     'add/1/model.onnx': arithmetic('Add', 1),
