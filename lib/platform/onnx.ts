@@ -131,8 +131,8 @@ export class OnnxModel {
       if (missing !== undefined) {
         throw new CubeError(
           'INVALID_ARGUMENT',
-          `${source}: some of its tensors are in the file ${missing}, which was not given; save ` +
-            'the model as one file, or with external data that it names model.onnx.data',
+          `${source}: some of its tensors are in the file ${missing}, which was not given; put ` +
+            'it into the folder of the model, or save the model as one file',
           { cause: error },
         );
       }

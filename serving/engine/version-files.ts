@@ -9,11 +9,10 @@ import {
   type SlotSpec,
 } from '../../lib/core/slots.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
+import { listExternalFiles } from '../../proto/onnx-external.ts';
 
 const MODEL_FILE = 'model.onnx';
 const SLOTS_FILE = 'slots.json';
-/** Tensors of the graph that are not stored in its own file. */
-const DATA_FILE = 'model.onnx.data';
 
 export interface VersionGraph {
   readonly model: Uint8Array;
@@ -29,17 +28,14 @@ export async function readVersionGraph(
 ): Promise<VersionGraph> {
   const { bundle, version } = manifest;
   const model = await repository.readManifestFile(manifest, MODEL_FILE);
-  const data = await readData(repository, manifest);
-  return { model, data, source: `${bundle} ${version}: ${MODEL_FILE}` };
-}
-
-/** Reads the external tensor data of the graph, if it has any. */
-async function readData(
-  repository: Repository,
-  manifest: Manifest,
-): Promise<ReadonlyMap<string, Uint8Array>> {
-  if (!manifest.files.some(({ path }) => path === DATA_FILE)) return new Map();
-  return new Map([[DATA_FILE, await repository.readManifestFile(manifest, DATA_FILE)]]);
+  const source = `${bundle} ${version}: ${MODEL_FILE}`;
+  const data = new Map<string, Uint8Array>();
+  for (const name of listExternalFiles(model, source)) {
+    // onnxruntime says which file is missing.
+    if (!manifest.files.some(({ path }) => path === name)) continue;
+    data.set(name, await repository.readManifestFile(manifest, name));
+  }
+  return { model, data, source };
 }
 
 export async function readVersionSlots(

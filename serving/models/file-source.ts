@@ -3,32 +3,31 @@
  * is version 1, the next one version 2. A change of the file or of its external data is loaded once
  * both are the same in two polls, so that a file that is still being copied is left alone.
  */
-import { basename } from 'node:path';
+import { dirname, join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { fileExists, getFileStamp, readFile } from '../../lib/platform/files.ts';
+import { listExternalNames, MODEL_BYTES_MAX, readExternalData } from './external-data.ts';
 import type { PlainModel } from './plain-model.ts';
 import { type DesiredVersion, makeSingleVersion, type VersionSource } from './version-source.ts';
-
-const FILE_BYTES_MAX = 2 ** 31 - 1;
 
 export class FileSource implements VersionSource {
   readonly channels: readonly [string] = ['stable'];
   readonly #path: string;
-  readonly #dataPath: string;
-  /** Stamps of both files: of the served content, and of the last poll. */
+  /** Names of the files with the data of the model that was read last. */
+  #dataNames: readonly string[] = [];
+  /** Stamps of all files: of the served content, and of the last poll. */
   #served: string | undefined;
   #seen: string | undefined;
   #number = 1;
 
   constructor(path: string) {
     this.#path = path;
-    this.#dataPath = `${path}.data`;
   }
 
   async read(): Promise<DesiredVersion | undefined> {
     // A missing file is being replaced.
     if (!fileExists(this.#path)) return this.#served === undefined ? undefined : this.#current;
-    const stamp = `${getFileStamp(this.#path)} ${getFileStamp(this.#dataPath)}`;
+    const stamp = this.#stampFiles(getFileStamp(this.#path));
     const isSettled = stamp === this.#seen;
     this.#seen = stamp;
     if (this.#served === undefined) this.#served = stamp;
@@ -48,10 +47,17 @@ export class FileSource implements VersionSource {
     if (!fileExists(this.#path)) {
       throw new CubeError('NOT_FOUND', `${this.#path} does not exist; copy the model there`);
     }
-    const model = readFile(this.#path, FILE_BYTES_MAX);
-    if (!fileExists(this.#dataPath)) return { model, data: new Map() };
-    const data = readFile(this.#dataPath, FILE_BYTES_MAX);
-    return { model, data: new Map([[basename(this.#dataPath), data]]) };
+    // A file that changes while it is read has another stamp in the next poll.
+    const modelStamp = getFileStamp(this.#path);
+    const model = readFile(this.#path, MODEL_BYTES_MAX);
+    this.#dataNames = listExternalNames(model, this.#path);
+    this.#served = this.#stampFiles(modelStamp);
+    return { model, data: readExternalData(dirname(this.#path), this.#dataNames) };
+  }
+
+  #stampFiles(modelStamp: string | undefined): string {
+    const paths = this.#dataNames.map((name) => join(dirname(this.#path), name));
+    return [modelStamp, ...paths.map(getFileStamp)].join(' ');
   }
 
   get #current(): DesiredVersion {

@@ -4,9 +4,9 @@
  */
 import type { Manifest } from '../../lib/core/manifest.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
+import { readVersionGraph } from '../engine/version-files.ts';
 
 const MODEL_FILE = 'model.onnx';
-const DATA_FILE = 'model.onnx.data';
 const SLOTS_FILE = 'slots.json';
 
 export interface PlainModel {
@@ -23,8 +23,5 @@ export async function readPlainModel(
   const { files, tables } = manifest;
   const has = (name: string): boolean => files.some(({ path }) => path === name);
   if (tables.length > 0 || has(SLOTS_FILE) || !has(MODEL_FILE)) return undefined;
-  const model = await repository.readManifestFile(manifest, MODEL_FILE);
-  if (!has(DATA_FILE)) return { model, data: new Map() };
-  const data = await repository.readManifestFile(manifest, DATA_FILE);
-  return { model, data: new Map([[DATA_FILE, data]]) };
+  return readVersionGraph(repository, manifest);
 }

@@ -2,7 +2,7 @@
  * Loads models of a model repository: a configuration and the files of a version become a graph
  * with declared inputs and outputs, or an ensemble.
  */
-import { basename, join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import type {
   GraphSignature,
@@ -11,7 +11,7 @@ import type {
   TensorType,
 } from '../../lib/core/graph-signature.ts';
 import type { Tensor } from '../../lib/core/tensor.ts';
-import { fileExists, isFolder, listFolder, readFile, readText } from '../../lib/platform/files.ts';
+import { fileExists, isFolder, readFile, readText } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { separateDefaults } from '../../proto/onnx-defaults.ts';
 import { readGraphSignature } from '../../proto/onnx-signature.ts';
@@ -27,6 +27,7 @@ import type { EnsembleStep } from '../engine/ensemble-plan.ts';
 import { LoadedEnsemble } from '../engine/loaded-ensemble.ts';
 import { LoadedGraph } from '../engine/loaded-graph.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
+import { listExternalNames, MODEL_BYTES_MAX, readExternalData } from './external-data.ts';
 import type { ModelLook } from './repository-looks.ts';
 import { type ModelPlan, sortVersions } from './repository-model.ts';
 import { warmUpDeclared } from './triton-warm-up.ts';
@@ -38,7 +39,6 @@ export interface TritonLoadParts {
 }
 
 const LABEL_BYTES_MAX = 16 << 20;
-const MODEL_BYTES_MAX = 2 ** 31 - 1;
 /** Triton's default is one instance; here each core has one unless the configuration counts. */
 const DEFAULT_INSTANCES = { perCore: 1 };
 
@@ -169,14 +169,7 @@ function readModelFiles(folder: string, modelFile: string): ModelFiles {
     );
   }
   const model = readFile(path, MODEL_BYTES_MAX);
-  const text = Buffer.from(model.buffer, model.byteOffset, model.byteLength);
-  const beside = isInFolder ? given : folder;
-  const data = new Map<string, Uint8Array>();
-  for (const name of listFolder(beside)) {
-    // External data is named in the graph; other files are not read.
-    if (name === basename(path) || isFolder(join(beside, name)) || !text.includes(name)) continue;
-    data.set(name, readFile(join(beside, name), MODEL_BYTES_MAX));
-  }
+  const data = readExternalData(dirname(path), listExternalNames(model, path));
   return { path, model, data };
 }
 

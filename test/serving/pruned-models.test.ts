@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { OnnxModel, type OnnxTensor } from '../../lib/platform/onnx.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
-import { WireWriter } from '../../proto/wire.ts';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
 import { runCommand } from '../support/commands.ts';
 import {
+  externalFloats,
   FLOAT,
   floats,
   INT32,
@@ -20,15 +20,6 @@ import {
   value,
 } from '../tools/prune-model/support/onnx-builder.ts';
 import { ServingProcess } from './support/serving-process.ts';
-
-/** A tensor with external data, as exporters of large models write it. */
-function elsewhere(name: string, dims: readonly number[], location: string): Uint8Array {
-  const writer = new WireWriter();
-  for (const dim of dims) writer.uint(1, dim);
-  writer.uint(2, FLOAT).string(8, name);
-  writer.message(13, (entry) => entry.string(1, 'location').string(2, location));
-  return writer.uint(14, 1).finish();
-}
 
 /**
  * A history of three ids under a mask, one more id of 32 bits, dense features; a weight in another
@@ -48,7 +39,7 @@ function historyModel(location: string): Uint8Array {
       ints('none', [], [0]),
       ints('two', [1], [2]),
       ints('flat', [2], [0, 12]),
-      elsewhere('w', [18, 1], location),
+      externalFloats('w', [18, 1], location),
     ],
     nodes: [
       node('Gather', ['item', 'history'], ['rows']),

@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { OnnxModel } from '../../lib/platform/onnx.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
-import { WireWriter } from '../../proto/wire.ts';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
 import { runCommand } from '../support/commands.ts';
 import {
+  externalFloats,
   FLOAT,
   floats,
   INT32,
@@ -22,7 +22,10 @@ import {
 import { assertClose } from './support/served-model.ts';
 import { ServingProcess } from './support/serving-process.ts';
 
-function graph(batch: string | number): Uint8Array {
+const TABLE = floats('t', [8, 2], ramp(16));
+const WEIGHTS = floats('w', [9, 1], ramp(9, 3));
+
+function graph(batch: string | number, table = TABLE, weights = WEIGHTS): Uint8Array {
   return model({
     inputs: [
       value('ids', INT64, [batch, 2]),
@@ -31,9 +34,9 @@ function graph(batch: string | number): Uint8Array {
     ],
     outputs: [value('prob', FLOAT, [batch, 1])],
     initializers: [
-      floats('t', [8, 2], ramp(16)),
+      table,
       floats('u', [5, 3], ramp(15, 2)),
-      floats('w', [9, 1], ramp(9, 3)),
+      weights,
       ints('flat', [2], [-1, 4]),
       ints('one', [2], [-1, 3]),
     ],
@@ -152,6 +155,25 @@ test('requests by ids; an id outside its table fails only its own request', asyn
   assert.match(beyond.body.error, /out of data bounds/);
 });
 
+test('tensors in files of any name beside the graph are published with it', async (t) => {
+  const folder = temporaryFolder(t);
+  const table = externalFloats('t', [8, 2], 'ranker.onnx.data');
+  const weights = externalFloats('w', [9, 1], 'weights_of.dense');
+  writeFileSync(join(folder, 'model.onnx'), graph('n', table, weights));
+  writeFileSync(join(folder, 'ranker.onnx.data'), Float32Array.from(ramp(16)));
+  writeFileSync(join(folder, 'weights_of.dense'), Float32Array.from(ramp(9, 3)));
+  writeFileSync(join(folder, 'features.json'), JSON.stringify(FEATURES));
+  const { code, stderr } = await publish(folder, '--features', join(folder, 'features.json'));
+  assert.equal(code, 0, stderr);
+  const serving = await serve(t, folder);
+  const asked = rows.map(({ ids, user, price }) => ({
+    dense: price,
+    categorical: [...ids, user].map(String),
+  }));
+  const { body } = await serving.post('/v1/ctr:predict', JSON.stringify({ rows: asked }));
+  assertClose(body.probabilities, await scores(), 'external data');
+});
+
 test('requests by features, with features.json', async (t) => {
   const folder = temporaryFolder(t);
   writeFileSync(join(folder, 'model.onnx'), graph('n'));
@@ -206,15 +228,26 @@ test('a graph that cannot be served is rejected before it is published', async (
   writeFileSync(join(folder, 'model.onnx'), linear(floats('w', [2, 1], ramp(2))));
   const dense = await publish(folder);
   assert.match(dense.stderr, /has no integer inputs, .*; --plain publishes it/);
-  const apart = new WireWriter().uint(1, 2).uint(1, 1).uint(2, FLOAT).string(8, 'w');
-  apart.message(13, (entry) => entry.string(1, 'location').string(2, 'encoder.onnx.data'));
-  writeFileSync(join(folder, 'model.onnx'), linear(apart.uint(14, 1).finish()));
+  const apart = (location: string): Uint8Array => linear(externalFloats('w', [2, 1], location));
+  writeFileSync(join(folder, 'model.onnx'), apart('encoder.onnx.data'));
   const incomplete = await publish(folder, '--plain');
   assert.match(
     incomplete.stderr,
-    /tensors are in the file encoder\.onnx\.data, which was not given/,
+    /has tensors in the file "encoder\.onnx\.data", which is not beside it/,
   );
-  assert.doesNotMatch(incomplete.stderr, /dev\/null/);
+  for (const location of [
+    'slots.json',
+    'keys.1.json',
+    '../secret',
+    'a b',
+    join(folder, 'secret'),
+  ]) {
+    writeFileSync(join(folder, 'secret'), new Uint8Array(8));
+    writeFileSync(join(folder, 'model.onnx'), apart(location));
+    const refused = await publish(folder, '--plain');
+    assert.equal(refused.code, 1);
+    assert.match(refused.stderr, /a version can have it under another name only/);
+  }
   assert.throws(() =>
     readFileSync(join(folder, 'repo', 'small', 'versions', '1', 'manifest.json')),
   );

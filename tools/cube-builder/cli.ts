@@ -329,8 +329,8 @@ function addGraph(program: Command): void {
     .option('--golden <file>', GOLDEN_HELP)
     .option(
       '--plain',
-      'Publish a plain model, whose requests are tensors of any type; tensors in model.onnx.data ' +
-        'beside it are published too (default: requests contain ids and dense features)',
+      'Publish a plain model, whose requests are tensors of any type; files beside it with ' +
+        'tensors of it are published too (default: requests contain ids and dense features)',
     );
   addOutputOptions(addEncryptOptions(command))
     .addHelpText('after', GRAPH_EXAMPLES)

@@ -28,8 +28,8 @@ import { RowScorer } from '../../lib/features/row-scorer.ts';
 import { fileExists } from '../../lib/platform/files.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { ChainSearch, getFoundRow } from '../../lib/store/chain-search.ts';
+import { listExternalFiles } from '../../proto/onnx-external.ts';
 import type { BuildTarget } from './build-target.ts';
-import { DATA_FILE } from './pruned-model.ts';
 
 /** Open chains of a table; each open file takes 1 MiB of memory. */
 const CHAINS_OPEN_MAX = 64;
@@ -70,13 +70,12 @@ export async function verifyVersion(
     () => addImpliedFeatures(spec, `${manifest.bundle} ${manifest.version}`).features,
   );
   if (expected.length === 0) return undefined;
-  const data = files.get(DATA_FILE);
   if (work !== repository) await fetchLayers(repository, work, manifest);
   const tables = new LayerTables(work, manifest);
   const scorer = await RowScorer.load({
     spec,
     manifest,
-    graph: { model, data: data === undefined ? new Map() : new Map([[DATA_FILE, data]]) },
+    graph: { model, data: selectData(model, files) },
     fillRows: (group) => tables.fill(group),
   });
   try {
@@ -90,6 +89,14 @@ export async function verifyVersion(
     tables.close();
     await scorer.release();
   }
+}
+
+function selectData(
+  model: Uint8Array,
+  files: ReadonlyMap<string, Uint8Array>,
+): ReadonlyMap<string, Uint8Array> {
+  const names = listExternalFiles(model, 'model.onnx');
+  return new Map([...files].filter(([name]) => names.includes(name)));
 }
 
 function readExpected(

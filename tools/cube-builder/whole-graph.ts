@@ -5,8 +5,11 @@
  */
 import { dirname, join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
+import { GOLDEN_FILE } from '../../lib/core/golden-row.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
+import { NAME_PATTERN } from '../../lib/core/names.ts';
+import { quoteInput } from '../../lib/core/shown-input.ts';
 import {
   type GraphPort,
   type IdsSpec,
@@ -20,13 +23,19 @@ import { findFeatureWarnings } from '../../lib/features/feature-warnings.ts';
 import { fileExists, readFile, readText } from '../../lib/platform/files.ts';
 import { OnnxModel, type OnnxValueInfo } from '../../lib/platform/onnx.ts';
 import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/layout.ts';
+import { listExternalFiles } from '../../proto/onnx-external.ts';
 import { readGraphSignature } from '../../proto/onnx-signature.ts';
 import { getEncryption, storeFiles } from './encryption.ts';
 import { checkClickColumn } from './graph-check.ts';
 import { checkLargestKeys } from './largest-keys.ts';
 import { readGolden } from './pruned-model.ts';
 
-const DATA_FILE = 'model.onnx.data';
+const MODEL_FILE = 'model.onnx';
+const SLOTS_FILE = 'slots.json';
+/** Names of other files of a version. */
+const RESERVED_NAMES = /^(model\.onnx|slots\.json|golden\.jsonl|policy\.json|(manifest|keys)\..*)$/;
+/** A version has at most 1,000 files. */
+const DATA_FILES_MAX = 900;
 
 export interface WholeGraphOptions {
   readonly model: string;
@@ -52,11 +61,11 @@ export interface WholeGraph {
 export async function createWholeGraph(options: WholeGraphOptions): Promise<WholeGraph> {
   const { model } = options;
   const graph = readFile(model, VERSION_FILE_BYTES_MAX);
-  const data = readExternalData(model, options.plain);
+  const data = readExternalData(model, graph);
   const loaded = await OnnxModel.load(graph, { source: model, externalData: data });
   try {
     if (options.plain) return createPlainModel(options, graph, data);
-    return await createIdsModel(options, graph, loaded);
+    return await createIdsModel(options, graph, loaded, data);
   } finally {
     await loaded.release();
   }
@@ -67,6 +76,7 @@ async function createIdsModel(
   options: WholeGraphOptions,
   graph: Uint8Array,
   loaded: OnnxModel,
+  data: ReadonlyMap<string, Uint8Array>,
 ): Promise<WholeGraph> {
   const { model, bundle, curVersion: version, golden } = options;
   const { inputs, outputs } = loaded;
@@ -85,9 +95,10 @@ async function createIdsModel(
     await checkLargestKeys(loaded, model, spec, features);
   }
   const files = new Map([
-    ['model.onnx', graph],
-    ['slots.json', new TextEncoder().encode(JSON.stringify(slotSpecToJson(spec)))],
-    ...(golden === undefined ? [] : [['golden.jsonl', readGolden(golden, features)] as const]),
+    [MODEL_FILE, graph],
+    ...data,
+    [SLOTS_FILE, new TextEncoder().encode(JSON.stringify(slotSpecToJson(spec)))],
+    ...(golden === undefined ? [] : [[GOLDEN_FILE, readGolden(golden, features)] as const]),
   ]);
   const hash = features?.hash ?? { scheme: 'raw', seed: 0n, modulo: 0n };
   const slots = features?.slots ?? [];
@@ -110,16 +121,37 @@ function createPlainModel(
   data: ReadonlyMap<string, Uint8Array>,
 ): WholeGraph {
   readGraphSignature(graph, model);
-  const files = new Map([['model.onnx', graph], ...data]);
+  const files = new Map([[MODEL_FILE, graph], ...data]);
   const hash = { scheme: 'raw', seed: 0n, modulo: 0n } as const;
   return createVersion({ bundle, version, hash, slots: [] }, files);
 }
 
-/** The file beside a model with the tensors that are not in it; it keeps its name. */
-function readExternalData(model: string, isPlain = false): ReadonlyMap<string, Uint8Array> {
-  const path = join(dirname(model), DATA_FILE);
-  if (!isPlain || !fileExists(path)) return new Map();
-  return new Map([[DATA_FILE, readFile(path, VERSION_FILE_BYTES_MAX)]]);
+/**
+ * The files beside a model with the tensors that are not in it; they keep their names, which the
+ * graph has.
+ * @throws CubeError NOT_FOUND; INVALID_ARGUMENT for a name that a version cannot have
+ */
+function readExternalData(model: string, graph: Uint8Array): ReadonlyMap<string, Uint8Array> {
+  const read = (name: string): [string, Uint8Array] => {
+    const where = `${model} has tensors in the file ${quoteInput(name)}`;
+    if (!NAME_PATTERN.test(name) || RESERVED_NAMES.test(name)) {
+      failInvalid(
+        `${where}; a version can have it under another name only: save the model as one file, or ` +
+          'with a name of letters, digits, "_", "-", ".", such as weights.bin',
+      );
+    }
+    const path = join(dirname(model), name);
+    if (fileExists(path)) return [name, readFile(path, VERSION_FILE_BYTES_MAX)];
+    throw new CubeError('NOT_FOUND', `${where}, which is not beside it: ${path} does not exist`);
+  };
+  const names = listExternalFiles(graph, model);
+  if (names.length > DATA_FILES_MAX) {
+    failInvalid(
+      `${model} has tensors in ${names.length} files, and at most ${DATA_FILES_MAX} can be ` +
+        'published; save the model with one file for all tensors',
+    );
+  }
+  return new Map(names.map(read));
 }
 
 function createVersion(

@@ -94,6 +94,15 @@ export function floatsInField(
   return writer.string(8, name).finish();
 }
 
+/** A float tensor with its data in another file. */
+export function externalFloats(name: string, dims: readonly number[], location: string): Bytes {
+  const writer = new WireWriter();
+  for (const dim of dims) writer.uint(1, dim);
+  writer.uint(2, FLOAT).string(8, name);
+  writer.message(13, (entry) => entry.string(1, 'location').string(2, location));
+  return writer.uint(14, 1).finish();
+}
+
 export function ints(name: string, dims: readonly number[], values: readonly number[]): Bytes {
   return tensor(name, INT64, dims, BigInt64Array.from(values, BigInt));
 }
