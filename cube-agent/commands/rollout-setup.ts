@@ -21,6 +21,9 @@ export interface LiveFleetOptions extends CallerOptions {
   readonly logger: Logger;
 }
 
+/** A short `gating-ms` limits how often the gate is tried, not a run of some minutes. */
+const GATE_RUN_MS_MIN = 600_000;
+
 /** @throws CubeError if a file is unreadable */
 export function openLiveFleet(setup: LiveFleetOptions, bundle: BundleRolloutConfig): LiveFleet {
   const { repository, source, fleetFile, holder, stopping: signal, logger } = setup;
@@ -32,6 +35,8 @@ export function openLiveFleet(setup: LiveFleetOptions, bundle: BundleRolloutConf
     serving: bundle.serving,
     flags: bundle.gateFlags,
     holder,
+    // A run may use all of the time for attempts.
+    timeoutMs: Math.max(bundle.policy.gatingMs, GATE_RUN_MS_MIN),
     signal,
   };
   return new LiveFleet({

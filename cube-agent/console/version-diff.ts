@@ -96,7 +96,7 @@ async function runDiff(
   const signal = AbortSignal.timeout(TIMEOUT_MS);
   const { code, stdout, stderr } = await runChildCommand(
     [MAIN, ...args, '--limit', '0', '--json'],
-    signal,
+    { signal },
   );
   if (signal.aborted) {
     throw new CubeError('DEADLINE_EXCEEDED', `not compared within ${TIMEOUT_MS / 1_000} seconds`);

@@ -19,6 +19,8 @@ export interface GateProcessOptions {
   /** Additional flags of `cube-agent gate`. */
   readonly flags: readonly string[];
   readonly holder: string;
+  /** Of one run. */
+  readonly timeoutMs: number;
   readonly signal: AbortSignal;
 }
 
@@ -33,7 +35,7 @@ export async function runGateProcess(
   version: string,
   active: string | undefined,
 ): Promise<GateOutcome> {
-  const { repository, bundle, fleetFile, trustedKeys, serving, flags, holder, signal } = options;
+  const { repository, bundle, fleetFile, trustedKeys, serving, flags, holder } = options;
   const args = [
     MAIN,
     'gate',
@@ -50,7 +52,11 @@ export async function runGateProcess(
     }),
     ...flags,
   ];
-  const { code, stdout, stderr } = await runChildCommand(args, signal);
+  const { code, stdout, stderr, timedOut } = await runChildCommand(args, options);
+  if (timedOut) {
+    const summary = `it did not end within ${options.timeoutMs / 1_000} s and was stopped`;
+    return { verdict: 'error', summary, isFinal: false };
+  }
   const report = /stored as report (\d+)/.exec(stdout)?.[1];
   const where =
     report === undefined ? '' : ` (report ${report}: cube-agent gate --show ${version})`;

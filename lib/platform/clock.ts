@@ -7,6 +7,7 @@ export interface Clock {
   nowMs(): number;
   /** Wall-clock time for logs and users: ISO 8601, UTC. */
   isoTime(): string;
+  /** The system's clock sleeps at most 24 days. */
   sleep(ms: number, signal?: AbortSignal): Promise<void>;
 }
 
@@ -19,6 +20,9 @@ export interface TimerClock extends Clock {
   after(ms: number, run: () => void): void;
 }
 
+/** The maximum delay of Node's timers, 24 days; a longer one would fire after 1 ms. */
+export const TIMER_MS_MAX = 0x7fff_ffff;
+
 export const systemClock: TimerClock = {
   nowMs: () => performance.now(),
   isoTime: () => new Date().toISOString(),
@@ -29,7 +33,7 @@ export const systemClock: TimerClock = {
         signal?.removeEventListener('abort', done);
         resolve();
       };
-      const timer = setTimeout(done, ms);
+      const timer = setTimeout(done, Math.min(ms, TIMER_MS_MAX));
       signal?.addEventListener('abort', done);
       if (signal?.aborted) done();
     }),
@@ -37,9 +41,6 @@ export const systemClock: TimerClock = {
     setTimeout(setImmediate, ms, run).unref();
   },
 };
-
-/** The maximum delay of Node's timers, 24 days; a longer one would fire after 1 ms. */
-export const TIMER_MS_MAX = 0x7fff_ffff;
 
 /**
  * `setTimeout`, also for delays that a timer cannot have: no process waits for their end.

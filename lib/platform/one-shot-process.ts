@@ -5,6 +5,7 @@
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { CubeError } from '../core/errors.ts';
+import { startTimer } from './clock.ts';
 import { waitForParentStop } from './supervised-process.ts';
 
 /** Only the last lines of output are kept: they contain the reason of a failure. */
@@ -71,6 +72,13 @@ export function exitWithParent(): void {
   void waitForParentStop()?.then(() => process.exit(EXIT_STOPPED));
 }
 
+export interface ChildCommandOptions {
+  /** Aborting it sends SIGTERM. */
+  readonly signal?: AbortSignal;
+  /** Afterwards the process is killed. Default: no limit. */
+  readonly timeoutMs?: number;
+}
+
 /** Characters kept from the end of each stream. */
 const TEXT_MAX = 64 << 10;
 
@@ -79,31 +87,38 @@ export interface CommandResult {
   readonly code: number | null;
   readonly stdout: string;
   readonly stderr: string;
+  readonly timedOut: boolean;
 }
 
-/**
- * @param args script and flags, run by this process's Node
- * @param signal aborting it sends SIGTERM
- */
+/** @param args script and flags, run by this process's Node */
 export function runChildCommand(
   args: readonly string[],
-  signal?: AbortSignal,
+  { signal, timeoutMs = Number.POSITIVE_INFINITY }: ChildCommandOptions,
 ): Promise<CommandResult> {
   const child = spawn(process.execPath, [...process.execArgv, ...args], {
     stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     ...(signal === undefined ? {} : { signal, killSignal: 'SIGTERM' as const }),
   });
   const texts = { stdout: '', stderr: '' };
+  let timedOut = false;
+  // A process that waits in a call of the system does not handle SIGTERM.
+  const timer = startTimer(() => {
+    timedOut = child.kill('SIGKILL');
+  }, timeoutMs);
   for (const name of ['stdout', 'stderr'] as const) {
     child[name]?.setEncoding('utf8').on('data', (text: string) => {
       texts[name] = (texts[name] + text).slice(-TEXT_MAX);
     });
   }
   return new Promise((resolve) => {
+    const end = (code: number | null): void => {
+      clearTimeout(timer);
+      resolve({ code, ...texts, timedOut });
+    };
     child.on('error', (error) => {
       texts.stderr += error.message;
-      if (child.pid === undefined) resolve({ code: null, ...texts });
+      if (child.pid === undefined) end(null);
     });
-    child.on('close', (code) => resolve({ code, ...texts }));
+    child.on('close', end);
   });
 }
