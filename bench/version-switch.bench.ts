@@ -42,7 +42,7 @@ const ROUNDS = 3;
 /** A round whose phases of a kind lose more CPU time is not counted. */
 const STOLEN_MS_MAX = 50;
 /** Rounds that are not counted, for each rate. */
-const REPEATS_MAX = 10;
+const REPEATS_MAX = 30;
 const P99 = 0.99;
 const SHARES: readonly number[] = [0.5, 0.9, 0.99, 0.999];
 
