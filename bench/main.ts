@@ -69,10 +69,16 @@ const SCALE_OPTIONS = [
 ];
 
 const GRAPH_NAMES = Object.keys(RANKING_MODELS);
+const CANDIDATE_PROTOCOLS = ['kserve', 'json'];
 
 function parseGraph(name: string): string {
   if (GRAPH_NAMES.includes(name)) return name;
   throw new InvalidArgumentError(`Expected one of ${GRAPH_NAMES.join(', ')}.`);
+}
+
+function parseProtocol(name: string): string {
+  if (CANDIDATE_PROTOCOLS.includes(name)) return name;
+  throw new InvalidArgumentError(`Expected ${CANDIDATE_PROTOCOLS.join(' or ')}.`);
 }
 
 process.exitCode = await runLongPrograms({
@@ -238,6 +244,11 @@ process.exitCode = await runLongPrograms({
           flags: '--graph <name>',
           description: `Only this graph: ${GRAPH_NAMES.join(', ')} (default: all)`,
           parse: parseGraph,
+        },
+        {
+          flags: '--protocol <name>',
+          description: 'kserve (binary strings) or json (CTR) (default: kserve)',
+          parse: parseProtocol,
         },
       ],
     },

@@ -22,6 +22,7 @@ import {
   type ProtocolConnector,
   readLines,
   SLOT_NUM,
+  type TextRows,
 } from './support/protocol-callers.ts';
 import {
   publishRankingModel,
@@ -29,6 +30,7 @@ import {
   type RankingModel,
   USER_SLOTS,
 } from './support/ranking-models.ts';
+import { postBytes } from './support/raw-http.ts';
 import { type LoggingService, type Service, startServing } from './support/serving-process.ts';
 
 const CLIENT_CORE = 1;
@@ -48,21 +50,59 @@ const LARGE_BATCH = 128;
 const WARM_MS = 2_000;
 const MEASURE_MS = 1_500;
 
-/** Requests of candidates of one user, slot by slot: the user's features once, or in every row. */
-function connectCandidates(isShared: boolean): ProtocolConnector {
+/** Requests of candidates of one user: the user's features once, or in every row. */
+interface CandidateProtocol {
+  readonly title: string;
+  connect(isShared: boolean): ProtocolConnector;
+  /** The scores in a response. */
+  readScores(response: Buffer): Float32Array;
+}
+
+/** Binary tensors, slot by slot. */
+function connectTensors(isShared: boolean): ProtocolConnector {
   return connectHttp(({ lines }) => {
-    const text = readLines(lines);
+    const text = readCandidates(lines);
     const slots = Array.from({ length: SLOT_NUM }, (_, slot) => {
-      const isUser = slot < USER_SLOTS;
-      const [user = []] = text.categorical;
-      const column = text.categorical.map((row) => (isUser ? user : row)[slot] ?? '');
-      const values = isShared && isUser ? column.slice(0, 1) : column;
+      const column = text.categorical.map((row) => row[slot] ?? '');
+      const values = isShared && slot < USER_SLOTS ? column.slice(0, 1) : column;
       const raw = encodeStrings(values);
       return { name: `C${slot + 1}`, datatype: 'BYTES', shape: [values.length, 1], raw };
     });
     return encodeInferRequest([...slots, makeDenseTensor(text)]);
   });
 }
+
+/** Rows by position; with `shared`, the user's features by name. */
+function connectJson(isShared: boolean): ProtocolConnector {
+  return connectHttp(({ lines }) => {
+    const { dense, categorical } = readCandidates(lines);
+    const [user = []] = categorical;
+    const first = isShared ? USER_SLOTS : 0;
+    const rows = dense.map((values, i) => {
+      return { dense: values, categorical: categorical[i]?.slice(first) };
+    });
+    const shared = Object.fromEntries(user.slice(0, first).map((text, i) => [`C${i + 1}`, text]));
+    const body = JSON.stringify(isShared ? { shared, rows } : { rows });
+    const headers = { 'content-type': 'application/json' };
+    return postBytes('/v1/ctr:predict', headers, Buffer.from(body));
+  });
+}
+
+/** Rows whose first slots are those of the first one. */
+function readCandidates(lines: Uint8Array): TextRows {
+  const { dense, categorical } = readLines(lines);
+  const [user = []] = categorical;
+  const withUser = categorical.map((row) => [
+    ...user.slice(0, USER_SLOTS),
+    ...row.slice(USER_SLOTS),
+  ]);
+  return { dense, categorical: withUser };
+}
+
+const PROTOCOLS: Readonly<Record<string, CandidateProtocol>> = {
+  kserve: { title: 'KServe, binary strings', connect: connectTensors, readScores: readTensor },
+  json: { title: 'CTR, JSON', connect: connectJson, readScores: readProbabilities },
+};
 
 /** A way to send and run the requests. */
 interface Variant {
@@ -99,9 +139,9 @@ async function runFor({ service, callers }: Variant, forMs: number): Promise<num
 }
 
 /** @returns CPU microseconds in which node:http reads a request sent once, and answers */
-async function measureBareHttp(folder: string): Promise<number> {
+async function measureBareHttp(folder: string, protocol: CandidateProtocol): Promise<number> {
   const server = await startCountedServer('bare-server.js', 'node-http');
-  const connect = connectCandidates(true)(createRequestRows(folder, CANDIDATES, REQUESTS_MAX));
+  const connect = protocol.connect(true)(createRequestRows(folder, CANDIDATES, REQUESTS_MAX));
   const callers = Array.from({ length: IN_FLIGHT }, () => connect(server.url));
   try {
     await callFor(callers, WARM_MS);
@@ -122,8 +162,14 @@ function median(values: readonly number[]): number {
   return [...values].sort((a, b) => a - b)[values.length >> 1] ?? Number.NaN;
 }
 
-/** The scores in a response of KServe with binary outputs. */
-function readScores(response: Buffer): Float32Array {
+function readProbabilities(response: Buffer): Float32Array {
+  const body = JSON.parse(response.toString('utf8', response.indexOf('\r\n\r\n') + 4));
+  if (body.probabilities?.length === CANDIDATES) return Float32Array.from(body.probabilities);
+  throw new Error(`expected ${CANDIDATES} scores: ${JSON.stringify(body)}`);
+}
+
+/** The scores in binary outputs of KServe. */
+function readTensor(response: Buffer): Float32Array {
   const bodyAt = response.indexOf('\r\n\r\n') + 4;
   const head = response.toString('latin1', 0, bodyAt);
   const jsonLength = Number(/inference-header-content-length: (\d+)/i.exec(head)?.[1]);
@@ -140,7 +186,10 @@ function readScores(response: Buffer): Float32Array {
 }
 
 /** @throws Error unless all variants give the same scores, which differ within a request */
-async function compareScores(variants: readonly Variant[]): Promise<void> {
+async function compareScores(
+  variants: readonly Variant[],
+  { readScores }: CandidateProtocol,
+): Promise<void> {
   for (let i = 0; i < COMPARED; i++) {
     const scores: Float32Array[] = [];
     for (const { callers } of variants) {
@@ -182,10 +231,14 @@ function report(variants: readonly Variant[]): void {
   }
 }
 
-async function reportBareGraphs(folder: string, variants: readonly Variant[]): Promise<void> {
+async function reportBareGraphs(
+  folder: string,
+  variants: readonly Variant[],
+  protocol: CandidateProtocol,
+): Promise<void> {
   const options = { candidates: CANDIDATES, userSlots: USER_SLOTS };
   const { whole, split } = await measureBareGraphs(folder, options);
-  const http = await measureBareHttp(folder);
+  const http = await measureBareHttp(folder, protocol);
   const micros = variants.map(({ rates }) => 1e6 / median(rates));
   const [slowest = Number.NaN, , , fastest = Number.NaN] = micros;
   process.stdout.write(
@@ -195,7 +248,11 @@ async function reportBareGraphs(folder: string, variants: readonly Variant[]): P
   );
 }
 
-async function measureModel(model: RankingModel, folder: string): Promise<void> {
+async function measureModel(
+  model: RankingModel,
+  folder: string,
+  protocol: CandidateProtocol,
+): Promise<void> {
   const services: Service[] = [];
   const variants: Variant[] = [];
   try {
@@ -211,19 +268,19 @@ async function measureModel(model: RankingModel, folder: string): Promise<void> 
       for (const isShared of [false, true]) {
         const runs = splitUser === 'off' ? 'for each row' : 'once';
         const name = `${isShared ? 'sent once' : 'in each row'}, user side runs ${runs}`;
-        variants.push(openVariant(name, service, connectCandidates(isShared), folder));
+        variants.push(openVariant(name, service, protocol.connect(isShared), folder));
       }
     }
     const largeBatches = await start('auto', ['--max-batch', String(LARGE_BATCH)]);
     const name = `the same, --max-batch ${LARGE_BATCH}`;
-    variants.push(openVariant(name, largeBatches, connectCandidates(true), folder));
-    await compareScores(variants);
+    variants.push(openVariant(name, largeBatches, protocol.connect(true), folder));
+    await compareScores(variants, protocol);
     for (const variant of variants) await runFor(variant, WARM_MS);
     for (let round = 0; round < ROUNDS; round++) {
       for (const variant of variants) variant.rates.push(await runFor(variant, MEASURE_MS));
     }
     report(variants);
-    await reportBareGraphs(folder, variants);
+    await reportBareGraphs(folder, variants, protocol);
   } finally {
     for (const { callers } of variants) for (const caller of callers) caller.close();
     for (const service of services) await service.stop();
@@ -231,17 +288,24 @@ async function measureModel(model: RankingModel, folder: string): Promise<void> 
 }
 
 async function main(): Promise<void> {
-  const { values } = parseArgs({ options: { graph: { type: 'string' } } });
+  const { values } = parseArgs({
+    options: { graph: { type: 'string' }, protocol: { type: 'string', default: 'kserve' } },
+  });
+  const protocol = PROTOCOLS[values.protocol];
+  if (protocol === undefined) {
+    throw new Error(`--protocol: expected ${Object.keys(PROTOCOLS).join(' or ')}`);
+  }
   pinSelf(CLIENT_CORE);
   process.stdout.write(
-    `${CANDIDATES} candidates of one user, ${USER_SLOTS} of ${SLOT_NUM} slots of the user\n`,
+    `${CANDIDATES} candidates of one user, ${USER_SLOTS} of ${SLOT_NUM} slots of the user; ` +
+      `${protocol.title}\n`,
   );
   for (const [name, model] of Object.entries(RANKING_MODELS)) {
     if (values.graph !== undefined && values.graph !== name) continue;
     const folder = makeTemporaryFolder('hypercube-bench-');
     try {
       process.stdout.write(`\n${model.title}; load ${loadavg()[0]?.toFixed(1)}\n`);
-      await measureModel(model, folder);
+      await measureModel(model, folder, protocol);
     } finally {
       removePath(folder);
     }
