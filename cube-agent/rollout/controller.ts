@@ -28,8 +28,8 @@ export class Controller implements Stoppable {
   }
 
   /**
-   * Every bundle was inspected recently. One whose gate runs is waited for: its run has a time limit
-   * of its own.
+   * Every bundle was inspected recently. One whose gate runs is waited for: its run has a time
+   * limit of its own.
    */
   get isHealthy(): boolean {
     const oldestMs = this.#clock.nowMs() - STALL_TIMEOUT_MS - this.#pollMs;
