@@ -190,6 +190,26 @@ test('requests by features, with features.json', async (t) => {
   assertClose(body.probabilities, await scores(), 'features');
 });
 
+test('features.json that does not match the graph is refused, with what differs', async (t) => {
+  const folder = temporaryFolder(t);
+  const path = join(folder, 'features.json');
+  writeFileSync(join(folder, 'model.onnx'), graph('n'));
+  const { dense, click } = FEATURES;
+  const mistakes: readonly [object, RegExp][] = [
+    [{ click: { ...click, output: 'p' } }, /it names the output p, but the graph has: prob/],
+    [{ dense: { ...dense, input: 'prices' } }, /the graph's input price is not in it/],
+    [{ dense: { ...dense, features: dense.features.slice(1) } }, /input: price .* Expected: 2/],
+    [{ dense: undefined }, /the graph's input price is not in it, so it has no values/],
+  ];
+  for (const [mistake, reason] of mistakes) {
+    writeFileSync(path, JSON.stringify({ ...FEATURES, ...mistake }));
+    const { code, stderr } = await publish(folder, '--features', path);
+    assert.equal(code, 1);
+    assert.match(stderr, reason);
+    assert.match(stderr, /features\.json does not match .*model\.onnx: /);
+  }
+});
+
 test('a graph that cannot be served is rejected before it is published', async (t) => {
   const folder = temporaryFolder(t);
   const path = join(folder, 'features.json');

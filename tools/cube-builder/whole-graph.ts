@@ -18,8 +18,12 @@ import {
   slotSpecToJson,
   type TrainedFeatures,
 } from '../../lib/core/slots.ts';
+import { ComputedKeys } from '../../lib/features/computed-keys.ts';
 import { findBagOfIds } from '../../lib/features/feature-checks.ts';
 import { findFeatureWarnings } from '../../lib/features/feature-warnings.ts';
+import { planGraph } from '../../lib/features/graph-plan.ts';
+import { GraphRunner } from '../../lib/features/graph-runner.ts';
+import { addImpliedFeatures } from '../../lib/features/implied-features.ts';
 import { fileExists, readFile, readText } from '../../lib/platform/files.ts';
 import { OnnxModel, type OnnxValueInfo } from '../../lib/platform/onnx.ts';
 import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/layout.ts';
@@ -36,6 +40,8 @@ const SLOTS_FILE = 'slots.json';
 const RESERVED_NAMES = /^(model\.onnx|slots\.json|golden\.jsonl|policy\.json|(manifest|keys)\..*)$/;
 /** A version has at most 1,000 files. */
 const DATA_FILES_MAX = 900;
+/** Rows of the larger of two batches that the graph is run with. */
+const CHECKED_ROWS = 2;
 
 export interface WholeGraphOptions {
   readonly model: string;
@@ -62,12 +68,49 @@ export async function createWholeGraph(options: WholeGraphOptions): Promise<Whol
   const { model } = options;
   const graph = readFile(model, VERSION_FILE_BYTES_MAX);
   const data = readExternalData(model, graph);
-  const loaded = await OnnxModel.load(graph, { source: model, externalData: data });
+  const created = await createFromGraph(options, graph, data);
+  // One session at a time: a graph may take much of the memory.
+  if (created.spec !== undefined) await checkServable(model, created, { model: graph, data });
+  return created.version;
+}
+
+interface CreatedVersion {
+  readonly version: WholeGraph;
+  /** Undefined for a plain model. */
+  readonly spec?: SlotSpec;
+}
+
+async function createFromGraph(
+  options: WholeGraphOptions,
+  graph: Uint8Array,
+  data: ReadonlyMap<string, Uint8Array>,
+): Promise<CreatedVersion> {
+  const loaded = await OnnxModel.load(graph, { source: options.model, externalData: data });
   try {
-    if (options.plain) return createPlainModel(options, graph, data);
+    if (options.plain) return { version: createPlainModel(options, graph, data) };
     return await createIdsModel(options, graph, loaded, data);
   } finally {
     await loaded.release();
+  }
+}
+
+/** @throws CubeError INVALID_ARGUMENT for inputs, widths or outputs that differ from the graph's */
+async function checkServable(
+  model: string,
+  { version: { manifest }, spec }: CreatedVersion,
+  graph: { readonly model: Uint8Array; readonly data: ReadonlyMap<string, Uint8Array> },
+): Promise<void> {
+  if (spec === undefined) return;
+  const complete = addImpliedFeatures(spec, model);
+  const plan = planGraph(complete, manifest, new ComputedKeys(complete));
+  const source = `features.json does not match ${model}`;
+  try {
+    const runner = await GraphRunner.load(graph, { ...plan, source }, CHECKED_ROWS);
+    await runner.release();
+  } catch (error) {
+    const { code, message } = CubeError.from(error);
+    // Users wrote features.json, from which slots.json is made.
+    throw new CubeError(code, message.replaceAll('slots.json', 'it'), { cause: error });
   }
 }
 
@@ -77,7 +120,7 @@ async function createIdsModel(
   graph: Uint8Array,
   loaded: OnnxModel,
   data: ReadonlyMap<string, Uint8Array>,
-): Promise<WholeGraph> {
+): Promise<CreatedVersion> {
   const { model, bundle, curVersion: version, golden } = options;
   const { inputs, outputs } = loaded;
   const features =
@@ -102,7 +145,7 @@ async function createIdsModel(
   ]);
   const hash = features?.hash ?? { scheme: 'raw', seed: 0n, modulo: 0n };
   const slots = features?.slots ?? [];
-  return createVersion({ bundle, version, hash, slots }, files);
+  return { version: createVersion({ bundle, version, hash, slots }, files), spec };
 }
 
 /** The tables are inside the graph, so a modulo that is too small is not found. */
