@@ -110,20 +110,37 @@ export class ChannelMonitor {
   /** A channel that cannot be read keeps its last known state and does not block the others. */
   async refresh(): Promise<void> {
     const { bundle, repository, problems } = this.#options;
+    const states: ChannelState[] = [];
     for (const channel of this.channelNames) {
       const operation: Operation = { action: 'read-channel', channel };
       try {
         const state = await repository().readChannel(bundle, channel);
         this.#update(channel, state, operation);
-        // Kept for ever: a repository that cannot list reports only the quarantines of this
-        // channel.
         for (const version of state.quarantined) this.#quarantined.add(version);
+        states.push(state);
       } catch (error) {
         const { code, message } = CubeError.from(error);
         if (!problems.record(operation, error)) continue;
         const text = `cannot ${describeOperation(operation)}`;
         this.#options.logger.warn({ code, error: message, ...operation }, text);
       }
+    }
+    this.#forgetLifted(states);
+  }
+
+  /**
+   * A repository that can list reports all quarantines with each channel. Another one reports those
+   * down to the first version that may serve, so only what a channel points to is known to be free.
+   */
+  #forgetLifted(states: readonly ChannelState[]): void {
+    const reported = new Set(states.flatMap(({ quarantined }) => [...quarantined]));
+    const pointers = new Set(states.map(({ pointer }) => pointer?.version));
+    const isComplete =
+      this.#options.repository().canList && states.length === this.channelNames.length;
+    for (const version of this.#quarantined) {
+      if (reported.has(version) || !(isComplete || pointers.has(version))) continue;
+      this.#quarantined.delete(version);
+      this.#options.logger.info({ version }, 'the quarantine was lifted');
     }
   }
 

@@ -61,6 +61,29 @@ test('an unreadable channel removes nothing from the host', async (t) => {
   await waitFor('stable is active', () => server?.active === '1');
 });
 
+test('a version whose quarantine was lifted is active again, also after a restart', async (t) => {
+  const host = await createHost(t, 1);
+  const { repository, servers } = host;
+  for (const version of ['1', '2']) {
+    await publish(host, { version, shardNum: 1, table: version });
+    await repository.activate('ctr', 'stable', { version, ...AUDIT });
+  }
+  const first = startAgent(t, host, servers);
+  await waitFor('at 2', areAllActive('2', servers));
+  await repository.rollback('ctr', 'stable', 'test', 'bad');
+  await waitFor('back at 1', areAllActive('1', servers));
+  await repository.liftQuarantine('ctr', '2', { channel: 'stable', ...AUDIT });
+  await repository.activate('ctr', 'stable', { version: '2', ...AUDIT });
+  await waitFor('at 2 again', areAllActive('2', servers));
+  await repository.rollback('ctr', 'stable', 'test', 'bad');
+  await waitFor('back at 1 again', areAllActive('1', servers));
+  await first.kill();
+  await repository.liftQuarantine('ctr', '2', { channel: 'stable', ...AUDIT });
+  await repository.activate('ctr', 'stable', { version: '2', ...AUDIT });
+  startAgent(t, host, servers);
+  await waitFor('at 2 after the restart', areAllActive('2', servers));
+});
+
 test('versions stay on disk within the retention policy', async (t) => {
   const host = await createHost(t, 1);
   startAgent(t, host, host.servers, '--keep-versions', '3', '--keep-bytes', '3500');
