@@ -181,12 +181,15 @@ function listLayersDamagedEverywhere({ shards }: FleetView): string[] {
 
 function stepFromStaged({ fleet, policy }: StepInput): Step {
   return policy.gate
-    ? enter('gating', 'replay golden rows')
+    ? { ...enter('gating', 'replay golden rows'), from: getChannelSeqs(fleet) }
     : { ...enter('activating', 'the policy has no gate'), from: getChannelSeqs(fleet) };
 }
 
 function stepFromGating({ rollout, fleet, policy, elapsed }: StepInput): Step {
   const { gate } = fleet;
+  // The gate compares with the version that was active when it began.
+  const moved = findMovedChannel(fleet, rollout.gatedFrom);
+  if (moved !== undefined) return failMoved(moved);
   if (gate?.verdict === 'pass') {
     return { ...enter('activating', gate.summary), from: getChannelSeqs(fleet) };
   }
@@ -232,15 +235,27 @@ function stepFromActivating(input: StepInput): Step {
 
 /** Never replaces another author's entry, and never moves to a version that is not loaded. */
 function moveOrFail({ fleet, policy, elapsed }: StepInput, view: ChannelView, from: number): Step {
-  const { channel, seq, pointer, changedBy, isPinned } = view;
-  if (isPinned) return fail('fleet', `channel ${channel} is pinned to ${pointer} by ${changedBy}`);
-  if (seq !== from) {
-    return fail('fleet', `channel ${channel} was moved to ${pointer} meanwhile by ${changedBy}`);
-  }
+  const { channel, seq } = view;
+  if (view.isPinned || seq !== from) return failMoved(view);
   const shortfalls = describeShortfalls(fleet, policy, ({ holds }) => holds);
   if (shortfalls.length === 0) return { kind: 'move', channel, expected: seq };
   const reason = `no longer loaded: ${shortfalls.join('; ')}`;
   if (elapsed.inStateMs < policy.activatingMs) return { kind: 'wait', reason };
+  return fail('fleet', reason);
+}
+
+/** A channel with an entry that it did not have then; undefined seqs: of an older controller. */
+function findMovedChannel(
+  { channels }: FleetView,
+  seqs: Readonly<Record<string, number>> | undefined,
+): ChannelView | undefined {
+  return channels.find(({ channel, seq }) => seqs !== undefined && seq !== (seqs[channel] ?? 0));
+}
+
+function failMoved({ channel, pointer, changedBy, isPinned }: ChannelView): Step {
+  const reason = isPinned
+    ? `channel ${channel} is pinned to ${pointer} by ${changedBy}`
+    : `channel ${channel} was moved to ${pointer} meanwhile by ${changedBy}`;
   return fail('fleet', reason);
 }
 
@@ -267,16 +282,7 @@ function stepFromFailed(input: StepInput): Step {
   const quarantines = rollout.fault === 'version';
   const rollsBack = quarantines || rollout.from !== undefined;
   const view = fleet.channels.findLast(({ pointer }) => rollsBack && pointer === rollout.version);
-  if (view !== undefined) {
-    const { channel, pointer, isPinned, changedBy } = view;
-    if (isPinned) {
-      const reason = `channel ${channel} is pinned to ${pointer} by ${changedBy}; unpin it`;
-      return { kind: 'wait', reason, isBlocked: true };
-    }
-    return findRollbackTarget(view, fleet, rollout.version) === undefined
-      ? done(`channel ${channel} has no other version to roll back to`)
-      : { kind: 'back', channel, quarantines };
-  }
+  if (view !== undefined) return moveBack(input, view, quarantines);
   if (quarantines && !fleet.isQuarantined) return { kind: 'quarantine' };
   if (rollout.from !== undefined) {
     return enter('rolled-back', 'no channel points to the version any more');
@@ -285,9 +291,25 @@ function stepFromFailed(input: StepInput): Step {
   return releaseCandidate(input) ?? done('failed');
 }
 
+function moveBack({ rollout, fleet }: StepInput, view: ChannelView, quarantines: boolean): Step {
+  const { channel, pointer, isPinned, changedBy } = view;
+  if (isPinned) {
+    const reason = `channel ${channel} is pinned to ${pointer} by ${changedBy}; unpin it`;
+    return { kind: 'wait', reason, isBlocked: true };
+  }
+  return findRollbackTarget(view, fleet, rollout.version) === undefined
+    ? done(`channel ${channel} has no other version to roll back to`)
+    : { kind: 'back', channel, quarantines };
+}
+
 function stepFromRolledBack(input: StepInput): Step {
   const { rollout, fleet } = input;
   if (rollout.fault !== 'version') {
+    // A controller that had not read the abort yet may have moved a channel after the others.
+    const late = fleet.channels.findLast(
+      ({ pointer, isMovedByRollout }) => isMovedByRollout && pointer === rollout.version,
+    );
+    if (late !== undefined) return moveBack(input, late, false);
     return releaseCandidate(input) ?? done('rolled back');
   }
   if (!fleet.isQuarantined) return { kind: 'quarantine' };

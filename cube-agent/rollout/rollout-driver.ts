@@ -86,7 +86,8 @@ const SERVING_STATES: States = new Set(['activating', 'active'] as const);
 export class RolloutDriver {
   readonly #options: RolloutDriverOptions;
   readonly #log: RolloutLog;
-  #gate: GateOutcome | undefined;
+  /** The last verdict, and the entry `gating` that it was made for. */
+  #gate: { readonly seq: number; readonly outcome: GateOutcome } | undefined;
   #isInLongStep = false;
   #sourceCheck: SourceCheck | undefined;
   /** The entry whose age was computed last, with its time on the monotonic clock. */
@@ -218,7 +219,8 @@ export class RolloutDriver {
         holder: entry?.holder ?? '',
         isOurs: entry?.holder === holder,
         fault: readFault(entry),
-        from: readStartSeqs(history),
+        from: readStartSeqs(history, 'activating'),
+        gatedFrom: readStartSeqs(history, 'gating'),
       },
       candidateSeq: candidate?.seq ?? 0,
       fleet: {
@@ -231,7 +233,7 @@ export class RolloutDriver {
         channels,
         shards,
         sourceCheck: this.#sourceCheck,
-        gate: state === 'gating' ? this.#gate : undefined,
+        gate: this.#gate?.seq === entry?.seq ? this.#gate?.outcome : undefined,
         healthFailure:
           SERVING_STATES.has(state) && isServed
             ? await fleet.checkHealth(version, findPreviousVersion(channels, version))
@@ -296,7 +298,6 @@ export class RolloutDriver {
       // when it was written, so that a restart does not watch an old version again.
       this.#seenMs = nowMs - (entry?.state === 'active' ? this.#getAgeMs(this.version, entry) : 0);
       this.#seenSeq = entry?.seq ?? 0;
-      if (entry?.state !== 'gating') this.#gate = undefined;
       if (entry?.state !== 'staging') this.#sourceCheck = undefined;
     }
     const seqs = JSON.stringify(fleet.channels.map(({ seq }) => seq));
@@ -330,12 +331,16 @@ export class RolloutDriver {
         this.#sourceCheck = { layers, damage };
         return;
       }
-      case 'gate':
-        this.#gate = await this.#options.fleet.gate(version, fleet.channels.at(-1)?.pointer);
+      case 'gate': {
+        const outcome = await this.#options.fleet.gate(version, fleet.channels.at(-1)?.pointer);
+        this.#gate = { seq: entry?.seq ?? 0, outcome };
         return;
+      }
       case 'move': {
         const { channel, expected } = step;
-        const reason = `rollout of ${version}`;
+        // An inspection takes seconds when a host hangs: the rollout may have been aborted.
+        await this.#requireNewest(entry);
+        const reason = formatMoveReason(version);
         await repository.activate(bundle, channel, { version, by, reason, expected });
         await this.#moved('rollout.moved', channel);
         return;
@@ -347,6 +352,14 @@ export class RolloutDriver {
         await repository.quarantine(bundle, version, mover);
         return;
     }
+  }
+
+  /** @throws CubeError CONFLICT when the log has a newer entry */
+  async #requireNewest(entry: RolloutEntry | undefined): Promise<void> {
+    const newest = (await this.#log.readHistory()).at(-1);
+    if (newest === undefined || newest.seq === entry?.seq) return;
+    const { state, holder, reason } = newest;
+    throw new CubeError('CONFLICT', `the rollout is ${state} by ${holder}: ${reason}`);
   }
 
   async #enter(
@@ -411,8 +424,14 @@ function toChannelView(
     isQuarantined: pointer !== undefined && quarantined.has(pointer.version),
     changedBy: pointer === undefined ? '' : `${pointer.by} ("${pointer.reason}")`,
     isPinned: pointer?.pinned ?? false,
+    isMovedByRollout: pointer !== undefined && pointer.reason === formatMoveReason(pointer.version),
     previous: previous?.version,
   };
+}
+
+/** The reason of the channel entries that rollouts write, by which they are recognized. */
+function formatMoveReason(version: string): string {
+  return `rollout of ${version}`;
 }
 
 /** The version of most users before this one: of the last channel, before or until it moves. */
@@ -437,12 +456,14 @@ function readFault(entry: RolloutEntry | undefined): Fault | undefined {
 
 /**
  * Entries of this attempt only: those before its `seen` or `staging` belong to earlier attempts.
+ * @param started the state at whose beginning the channels were read
  */
 function readStartSeqs(
   history: readonly RolloutEntry[],
+  started: RolloutState,
 ): Readonly<Record<string, number>> | undefined {
   const start = history.findLastIndex(({ state }) => state === 'seen' || state === 'staging');
-  const entry = history.slice(Math.max(0, start)).find(({ state }) => state === 'activating');
+  const entry = history.slice(Math.max(0, start)).find(({ state }) => state === started);
   const { from } = (entry?.detail ?? {}) as { from?: unknown };
   if (typeof from !== 'object' || from === null) return undefined;
   return Object.fromEntries(

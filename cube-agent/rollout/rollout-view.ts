@@ -38,6 +38,8 @@ export interface RolloutView {
   readonly fault: Fault | undefined;
   /** Newest entry of each channel when activating began; undefined before. */
   readonly from: Readonly<Record<string, number>> | undefined;
+  /** The same when gating began. */
+  readonly gatedFrom?: Readonly<Record<string, number>> | undefined;
 }
 
 export interface ChannelView {
@@ -50,6 +52,8 @@ export interface ChannelView {
   /** Author and reason of the newest entry. */
   readonly changedBy: string;
   readonly isPinned: boolean;
+  /** The newest entry was written by a rollout of the pointer's version. */
+  readonly isMovedByRollout?: boolean;
   /** The version that the channel would roll back to. */
   readonly previous: string | undefined;
 }

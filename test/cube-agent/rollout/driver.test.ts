@@ -38,11 +38,14 @@ class Fleet implements RolloutFleet {
   /** Layers that no host gets whole. */
   damaged: string[] = [];
   gates: string[] = [];
+  /** What others do while replicas are asked, or while the gate runs. */
+  during: { replicas?: () => Promise<void>; gate?: () => Promise<void> } = {};
   /** What live traffic was compared with. */
   readonly compared: Set<string> = new Set();
 
   async replicas(): Promise<ReplicaView[][]> {
     const { damaged } = this;
+    await this.during.replicas?.();
     const isWhole = damaged.length === 0;
     const has = { holds: isWhole, isActive: isWhole, damaged };
     const replica = (name: string) => ({ address: name, ...has, problems: [], trouble: '' });
@@ -54,6 +57,7 @@ class Fleet implements RolloutFleet {
 
   async gate(version: string, active: string | undefined): Promise<GateOutcome> {
     this.gates.push(`${version} against ${active}`);
+    await this.during.gate?.();
     return this.verdicts.shift() ?? { verdict: 'pass', summary: 'fine' };
   }
 
@@ -367,4 +371,64 @@ test('a channel moved or pinned by an operator stays; the canary is rolled back'
     assert.equal((await repository.listQuarantined('ctr')).size, 0);
     assert.equal(await states('2'), 'seen staging staged gating activating failed rolled-back');
   }
+});
+
+test('an abort during an inspection: the channel is not moved after it', async (t) => {
+  const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2');
+  await toEnd(driver('1'));
+  const held = { channels: [{ channel: 'canary', holdMs: 60_000 }, policy.channels[1]!] };
+  await toEnd(driver('2', held));
+  assert.equal(await pointers(), '2 2 1');
+  fleet.during.replicas = async () => {
+    fleet.during = {};
+    const operator = driver('2', {}, 'operator');
+    await operator.abort('stop it');
+    await toEnd(operator);
+  };
+  await toEnd(driver('2'));
+  assert.equal(await pointers(), '1 1 1');
+  assert.match(await states('2'), /activating failed rolled-back$/);
+
+  // A controller that was stopped in the midst of its move, and continues after the rollback.
+  const late = { version: '2', by: 'me', reason: 'rollout of 2' };
+  await repository.activate('ctr', 'stable', late);
+  await toEnd(driver('2'));
+  assert.equal(await pointers(), '1 1 1');
+  await repository.activate('ctr', 'stable', { ...AUDIT, version: '2' });
+  await toEnd(driver('2'));
+  assert.equal(await pointers(), '1 1 2', 'what an operator activates stays');
+});
+
+test('a verdict counts only for the attempt that asked for it', async (t) => {
+  const { fleet, driver, states } = await makeWorld(t, '1', '2');
+  await toEnd(driver('1'));
+  const operator = driver('2', {}, 'operator');
+  fleet.during.gate = async () => {
+    fleet.during = {};
+    await operator.abort('the policy is wrong');
+    await toEnd(operator);
+    assert.ok(await operator.restart());
+    while ((await operator.inspect()).state !== 'gating') await operator.advance();
+  };
+  const progress = await toEnd(driver('2'));
+  assert.equal(progress.state, 'gating');
+  assert.equal(describeStep(progress.step), 'operator runs the gate');
+  assert.match(await states('2'), /gating failed seen staging staged gating$/);
+  fleet.verdicts = [{ verdict: 'fail', summary: 'by the new policy' }];
+  assert.equal((await toEnd(operator)).state, 'quarantined');
+});
+
+test('a channel that is moved while the gate runs keeps its version', async (t) => {
+  const { repository, fleet, driver, pointers } = await makeWorld(t, '1', '2', '3');
+  await toEnd(driver('1'));
+  fleet.during.gate = async () => {
+    fleet.during = {};
+    await repository.activate('ctr', 'stable', { version: '3', ...AUDIT });
+  };
+  const { state } = await toEnd(driver('2'));
+  assert.equal(state, 'failed');
+  assert.deepEqual(fleet.gates, ['1 against undefined', '2 against 1']);
+  assert.match(await pointers(), / 1 3$/);
+  const [last] = (await repository.rolloutLog('ctr', '2').readHistory()).slice(-1);
+  assert.match(last?.reason ?? '', /^channel stable was moved to 3 meanwhile by /);
 });

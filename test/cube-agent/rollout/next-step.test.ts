@@ -16,6 +16,7 @@ const channel = (name: string) =>
     pointer: maybe,
     changedBy: fc.constant('ann'),
     isPinned: fc.boolean(),
+    isMovedByRollout: fc.boolean(),
     previous: fc.option(fc.constantFrom('1', '3'), { nil: undefined }),
   });
 
@@ -36,6 +37,7 @@ const situations: fc.Arbitrary<StepInput> = fc.record({
     isOurs: fc.boolean(),
     fault: fc.constantFrom('version' as const, 'fleet' as const, undefined),
     from: fc.option(fc.constant({ canary: 1, stable: 2 }), { nil: undefined }),
+    gatedFrom: fc.option(fc.constant({ canary: 1, stable: 2 }), { nil: undefined }),
   }),
   fleet: fc.record({
     isQuarantined: fc.boolean(),
@@ -87,12 +89,19 @@ test('a channel moves only to a loaded candidate, from the known entry, never wh
     fc.property(situations, ({ rollout, fleet, policy, elapsed }) => {
       const step = nextStep({ rollout, fleet, policy, elapsed });
       if (step.kind === 'enter') assert.ok(canTransition(rollout.state, step.state));
+      if (step.kind === 'enter' && rollout.state === 'gating' && step.state === 'activating') {
+        const seqs: Readonly<Record<string, number>> | undefined = rollout.gatedFrom;
+        assert.ok(
+          seqs === undefined || fleet.channels.every((one) => one.seq === seqs[one.channel]),
+        );
+      }
       if (step.kind === 'back') {
         const view = fleet.channels.find((one) => one.channel === step.channel);
         assert.ok(view?.pointer === rollout.version && !view.isPinned);
         assert.equal(step.quarantines, rollout.fault === 'version');
         // Channels that the rollout never moved were moved by an operator.
-        assert.ok(step.quarantines || rollout.from !== undefined);
+        const isLate = rollout.state === 'rolled-back' && view.isMovedByRollout;
+        assert.ok(step.quarantines || rollout.from !== undefined || isLate);
       }
       if (step.kind === 'quarantine') assert.equal(rollout.fault, 'version');
       if (step.kind === 'stage')
