@@ -1,5 +1,6 @@
 /** Splits a streamed body into batches of lines of bounded size. The body may be endless. */
 import { isUtf8 } from 'node:buffer';
+import { setImmediate as giveTurn } from 'node:timers/promises';
 import { CubeError } from '../../lib/core/errors.ts';
 import { addPiece } from '../../lib/rpc/body-pieces.ts';
 
@@ -19,7 +20,11 @@ export interface LineLimits {
 const NEWLINE = 10;
 const TOO_LONG = Symbol('too long');
 
-/** Yields a batch at the end of each chunk of the body, so that lines never wait for later ones. */
+/**
+ * Yields a batch at the end of each chunk of the body, so that lines never wait for later ones.
+ * After each batch other work of the process has a turn: invalid lines wait for nothing else, and a
+ * caller that sends only such lines would keep the process from answering others.
+ */
 export async function* readLineBatches(
   body: AsyncIterable<Uint8Array>,
   limits: LineLimits,
@@ -31,10 +36,14 @@ export async function* readLineBatches(
       builder.add(chunk.subarray(from, end));
       builder.endLine();
       from = end + 1;
-      if (builder.isFull) yield builder.take();
+      if (!builder.isFull) continue;
+      yield builder.take();
+      await giveTurn();
     }
     builder.add(chunk.subarray(from));
-    if (!builder.isEmpty) yield builder.take();
+    if (builder.isEmpty) continue;
+    yield builder.take();
+    await giveTurn();
   }
   builder.endBody();
   if (!builder.isEmpty) yield builder.take();

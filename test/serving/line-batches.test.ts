@@ -51,3 +51,18 @@ test('a long line in pieces of one byte does not hold the chunks that they came 
   // All chunks together are 1.2 GB.
   assert.ok(most < 600 << 20, `${most} bytes`);
 });
+
+test('other work has a turn after each batch, whatever the lines are', async () => {
+  const batches = 100;
+  const text = '\n'.repeat(batches * LIMITS.batchLines);
+  let turns = 0;
+  const count = (): void => {
+    turns++;
+    timer = setImmediate(count);
+  };
+  let timer = setImmediate(count);
+  const lines = await readLines(splitBody(text, [text.length]));
+  clearImmediate(timer);
+  assert.equal(lines.length, text.length);
+  assert.ok(turns >= batches - 1, `${turns} turns`);
+});
