@@ -11,14 +11,30 @@ import {
   WIRE_FIXED32,
   WIRE_FIXED64,
   WIRE_VARINT,
-  type WireReader,
+  WireReader,
   type WireWriter,
 } from './wire.ts';
 
 const textEncoder = new TextEncoder();
 
 /**
- * The values of protobuf fields as elements of a tensor. @param pieces as `addElements` adds them
+ * What a field of 32-bit integers may have for smaller elements. Protobuf has no smaller integers,
+ * so that such a value can be too large; cutting it off would give a wrong one.
+ */
+const RANGES: Partial<Record<TensorType, readonly [min: number, max: number]>> = {
+  BOOL: [0, 1],
+  INT8: [-128, 127],
+  UINT8: [0, 255],
+  INT16: [-32_768, 32_767],
+  UINT16: [0, 65_535],
+  // Its bits.
+  FP16: [0, 65_535],
+};
+
+/**
+ * The values of protobuf fields as elements of a tensor.
+ * @param pieces as `addElements` adds them
+ * @throws CubeError INVALID_ARGUMENT for an integer that the type does not have
  */
 export function toRawElements(pieces: readonly Uint8Array[], datatype: TensorType): Uint8Array {
   if (datatype === 'BYTES') return prefixLengths(pieces);
@@ -26,6 +42,7 @@ export function toRawElements(pieces: readonly Uint8Array[], datatype: TensorTyp
   const isWhole = first !== undefined && second === undefined;
   const packed = isWhole ? first : concatenate(pieces);
   if (datatype === 'FP32' || datatype === 'FP64') return packed;
+  checkRange(packed, datatype);
   return toFixedWidth(packed, TENSOR_TYPE_BYTES[datatype]);
 }
 
@@ -50,6 +67,19 @@ function readElements(reader: WireReader): Uint8Array {
   if (![WIRE_VARINT, WIRE_FIXED32, WIRE_FIXED64].includes(wireType)) reader.expect(WIRE_BYTES);
   reader.skip();
   return reader.bytes.subarray(position, reader.position);
+}
+
+function checkRange(packed: Uint8Array, datatype: TensorType): void {
+  const range = RANGES[datatype];
+  if (range === undefined) return;
+  const [min, max] = range;
+  const reader = new WireReader(packed);
+  while (reader.position < packed.length) {
+    const value = reader.int32();
+    if (value < min || value > max) {
+      fail(`contents: expected an integer in ${min}..${max} for ${datatype}, got ${value}`);
+    }
+  }
 }
 
 function concatenate(pieces: readonly Uint8Array[]): Uint8Array {

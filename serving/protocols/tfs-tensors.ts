@@ -162,6 +162,20 @@ export function isBase64(value: unknown): value is { b64: string } {
   return typeof (value as { b64?: unknown }).b64 === 'string' && Object.keys(value).length === 1;
 }
 
+/** Names a row that has another width than the model declares, or than the widest row. */
+function failWidth(
+  name: string,
+  rows: readonly unknown[],
+  bundle: LoadedBundle,
+  widest: number,
+): never {
+  const declared = getModelMetadata('', bundle).inputs.find((input) => input.name === name);
+  const expected = declared?.shape.at(-1) ?? widest;
+  const widths = rows.map((row) => (Array.isArray(row) ? row.length : 1));
+  const at = widths.findIndex((width) => width !== expected);
+  fail(`input ${shortenInput(name)}, row ${at}: expected ${expected} values, got ${widths[at]}`);
+}
+
 function findOnlyInput(field: JsonReader, model: string, bundle: LoadedBundle): string {
   const { inputs } = getModelMetadata(model, bundle);
   const [only, ...others] = inputs;
@@ -188,10 +202,11 @@ function* toInputTensor(
   const values: unknown[] = [];
   for (const [i, row] of rows.entries()) {
     const list: readonly unknown[] = Array.isArray(row) ? row : [row];
-    if (list.length !== columns && !isBag) {
-      fail(`input ${shortenInput(name)}, row ${i}: expected ${columns} values, got ${list.length}`);
+    if (list.length !== columns && !isBag) failWidth(name, rows, bundle, columns);
+    for (const value of list) {
+      if (Array.isArray(value)) fail(`input ${shortenInput(name)}, row ${i}: a list in a list`);
+      values.push(value);
     }
-    for (const value of list) values.push(value);
     for (let missing = columns - list.length; missing > 0; missing--) values.push('');
     if (i % SLICE_ROWS === SLICE_ROWS - 1) yield;
   }

@@ -290,6 +290,12 @@ const wrong: [unknown, number, RegExp][] = [
     /"dense": shape: expected \[rows, 2\], got \[1,1\]/,
   ],
   [{ instances: [row, { ...row, dense: [1] }] }, 400, /dense, row 1: expected 2 values, got 1/],
+  [
+    { instances: [row, { ...row, dense: [1, 2, 3] }] },
+    400,
+    /dense, row 1: expected 2 values, got 3/,
+  ],
+  [{ instances: [row, { ...row, dense: [1, [2]] }] }, 400, /dense, row 1: a list in a list/],
   [{ instances: [{ ...row, dense: [1, 'x'] }] }, 400, /dense, value 1: expected a finite number/],
   ['{"instances":[{"C1":"a","I1":1e999}]}', 400, /I1, value 0: .* got Infinity/],
   [{ instances: [{ C1: 'a', I2: 1e300 }] }, 400, /row 1 \(I2\): 1e\+300/],
