@@ -79,7 +79,7 @@ export interface OnnxOptions extends SessionTuning {
 const NO_EXTERNAL_DATA_FOLDER = '/dev/null/none';
 
 /** The name of a file in that folder, in a reason of onnxruntime. */
-const MISSING_DATA: RegExp = new RegExp(`${NO_EXTERNAL_DATA_FOLDER}/([^"'\\s]+)`);
+const MISSING_DATA: RegExp = new RegExp(`${NO_EXTERNAL_DATA_FOLDER}/([^"'\\s,]+)`);
 
 // Errors are thrown; onnxruntime must not also print them.
 env.logLevel = 'fatal';
@@ -128,6 +128,14 @@ export class OnnxModel {
     } catch (error) {
       const reason = getReason(error);
       const missing = MISSING_DATA.exec(reason)?.[1];
+      if (missing !== undefined && externalData?.has(missing)) {
+        throw new CubeError(
+          'UNSUPPORTED',
+          `${source}: tensors of branches and loops are in the file ${missing}, which ` +
+            'onnxruntime supports for other tensors only; save the model as one file',
+          { cause: error },
+        );
+      }
       if (missing !== undefined) {
         throw new CubeError(
           'INVALID_ARGUMENT',

@@ -2,6 +2,7 @@
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
+import { quoteInput } from '../../lib/core/shown-input.ts';
 import {
   areEqualKeyRules,
   type FeatureSpec,
@@ -31,8 +32,12 @@ export async function readVersionGraph(
   const source = `${bundle} ${version}: ${MODEL_FILE}`;
   const data = new Map<string, Uint8Array>();
   for (const name of listExternalFiles(model, source)) {
-    // onnxruntime says which file is missing.
-    if (!manifest.files.some(({ path }) => path === name)) continue;
+    if (!manifest.files.some(({ path }) => path === name)) {
+      throw new CubeError(
+        'NOT_FOUND',
+        `${source} has tensors in the file ${quoteInput(name)}, which the version does not have`,
+      );
+    }
     data.set(name, await repository.readManifestFile(manifest, name));
   }
   return { model, data, source };

@@ -1,28 +1,39 @@
 /** The files with the external data of a model that is not in a repository of bundles. */
-import { basename, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
+import { CubeError } from '../../lib/core/errors.ts';
+import { quoteInput } from '../../lib/core/shown-input.ts';
 import { fileExists, readFile } from '../../lib/platform/files.ts';
-import { listExternalFiles } from '../../proto/onnx-external.ts';
 
 /** Limit of a model file, and of each file with its data. */
 export const MODEL_BYTES_MAX: number = 2 ** 31 - 1;
 
-/**
- * @param path of the model, for errors
- * @returns names of files in the model's folder. Paths to other folders are left out: onnxruntime
- *   then names the file when it loads the model
- * @throws CubeError CORRUPT when the bytes are not an ONNX model
- */
-export function listExternalNames(model: Uint8Array, path: string): string[] {
-  const isName = (name: string): boolean =>
-    basename(name) === name && !['', '.', '..'].includes(name) && !name.includes('\0');
-  return listExternalFiles(model, path).filter(isName);
+/** Whether a location is a file in the model's folder. */
+export function isBesideModel(location: string): boolean {
+  return (
+    basename(location) === location &&
+    !['', '.', '..'].includes(location) &&
+    !location.includes('\0')
+  );
 }
 
-/** @returns the files by name, without those that are missing */
+/**
+ * @param path of the model
+ * @param locations as `listExternalFiles` finds them
+ * @returns the files by location
+ * @throws CubeError NOT_FOUND for a missing file, UNSUPPORTED for one in another folder
+ */
 export function readExternalData(
-  folder: string,
-  names: readonly string[],
+  path: string,
+  locations: readonly string[],
 ): ReadonlyMap<string, Uint8Array> {
-  const found = names.filter((name) => fileExists(join(folder, name)));
-  return new Map(found.map((name) => [name, readFile(join(folder, name), MODEL_BYTES_MAX)]));
+  const read = (location: string): [string, Uint8Array] => {
+    const where = `${path} has tensors in the file ${quoteInput(location)}`;
+    if (!isBesideModel(location)) {
+      throw new CubeError('UNSUPPORTED', `${where}; it must be a name of a file beside the model`);
+    }
+    const file = join(dirname(path), location);
+    if (fileExists(file)) return [location, readFile(file, MODEL_BYTES_MAX)];
+    throw new CubeError('NOT_FOUND', `${where}, which does not exist; copy it beside the model`);
+  };
+  return new Map(locations.map(read));
 }

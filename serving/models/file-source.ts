@@ -6,15 +6,16 @@
 import { dirname, join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { fileExists, getFileStamp, readFile } from '../../lib/platform/files.ts';
-import { listExternalNames, MODEL_BYTES_MAX, readExternalData } from './external-data.ts';
+import { listExternalFiles } from '../../proto/onnx-external.ts';
+import { isBesideModel, MODEL_BYTES_MAX, readExternalData } from './external-data.ts';
 import type { PlainModel } from './plain-model.ts';
 import { type DesiredVersion, makeSingleVersion, type VersionSource } from './version-source.ts';
 
 export class FileSource implements VersionSource {
   readonly channels: readonly [string] = ['stable'];
   readonly #path: string;
-  /** Names of the files with the data of the model that was read last. */
-  #dataNames: readonly string[] = [];
+  /** Locations of the data of the model that was read last, as the model has them. */
+  #locations: readonly string[] = [];
   /** Stamps of all files: of the served content, and of the last poll. */
   #served: string | undefined;
   #seen: string | undefined;
@@ -50,13 +51,14 @@ export class FileSource implements VersionSource {
     // A file that changes while it is read has another stamp in the next poll.
     const modelStamp = getFileStamp(this.#path);
     const model = readFile(this.#path, MODEL_BYTES_MAX);
-    this.#dataNames = listExternalNames(model, this.#path);
+    this.#locations = listExternalFiles(model, this.#path);
     this.#served = this.#stampFiles(modelStamp);
-    return { model, data: readExternalData(dirname(this.#path), this.#dataNames) };
+    return { model, data: readExternalData(this.#path, this.#locations) };
   }
 
   #stampFiles(modelStamp: string | undefined): string {
-    const paths = this.#dataNames.map((name) => join(dirname(this.#path), name));
+    const names = this.#locations.filter(isBesideModel);
+    const paths = names.map((name) => join(dirname(this.#path), name));
     return [modelStamp, ...paths.map(getFileStamp)].join(' ');
   }
 

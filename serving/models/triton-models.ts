@@ -2,7 +2,7 @@
  * Loads models of a model repository: a configuration and the files of a version become a graph
  * with declared inputs and outputs, or an ensemble.
  */
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import type {
   GraphSignature,
@@ -14,6 +14,7 @@ import type { Tensor } from '../../lib/core/tensor.ts';
 import { fileExists, isFolder, readFile, readText } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { separateDefaults } from '../../proto/onnx-defaults.ts';
+import { listExternalFiles } from '../../proto/onnx-external.ts';
 import { readGraphSignature } from '../../proto/onnx-signature.ts';
 import type { IgnoredSetting } from '../config/config-report.ts';
 import { countInstances } from '../config/serving-config.ts';
@@ -27,7 +28,7 @@ import type { EnsembleStep } from '../engine/ensemble-plan.ts';
 import { LoadedEnsemble } from '../engine/loaded-ensemble.ts';
 import { LoadedGraph } from '../engine/loaded-graph.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
-import { listExternalNames, MODEL_BYTES_MAX, readExternalData } from './external-data.ts';
+import { MODEL_BYTES_MAX, readExternalData } from './external-data.ts';
 import type { ModelLook } from './repository-looks.ts';
 import { type ModelPlan, sortVersions } from './repository-model.ts';
 import { warmUpDeclared } from './triton-warm-up.ts';
@@ -169,7 +170,7 @@ function readModelFiles(folder: string, modelFile: string): ModelFiles {
     );
   }
   const model = readFile(path, MODEL_BYTES_MAX);
-  const data = readExternalData(dirname(path), listExternalNames(model, path));
+  const data = readExternalData(path, listExternalFiles(model, path));
   return { path, model, data };
 }
 

@@ -8,6 +8,7 @@ import { openRepository } from '../../lib/repository/repository.ts';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
 import { runCommand } from '../support/commands.ts';
 import {
+  BOOL,
   externalFloats,
   FLOAT,
   floats,
@@ -17,6 +18,7 @@ import {
   model,
   node,
   ramp,
+  graph as subgraph,
   value,
 } from '../tools/prune-model/support/onnx-builder.ts';
 import { assertClose } from './support/served-model.ts';
@@ -208,6 +210,29 @@ test('features.json that does not match the graph is refused, with what differs'
     assert.match(stderr, reason);
     assert.match(stderr, /features\.json does not match .*model\.onnx: /);
   }
+});
+
+test('external data inside a branch is refused, with the reason', async (t) => {
+  const folder = temporaryFolder(t);
+  const branch = (weight: Uint8Array): Uint8Array =>
+    subgraph({
+      inputs: [],
+      outputs: [value('z', FLOAT, [2])],
+      initializers: [weight],
+      nodes: [node('Add', ['x', 'w'], ['z'])],
+    });
+  const then_branch = { graph: branch(externalFloats('w', [2], 'branch.bin')) };
+  const else_branch = { graph: branch(floats('w', [2], [1, 2])) };
+  const bytes = model({
+    inputs: [value('x', FLOAT, [2]), value('c', BOOL, [])],
+    outputs: [value('y', FLOAT, [2])],
+    nodes: [node('If', ['c'], ['y'], { attributes: { then_branch, else_branch } })],
+  });
+  writeFileSync(join(folder, 'model.onnx'), bytes);
+  writeFileSync(join(folder, 'branch.bin'), Float32Array.of(3, 4));
+  const { code, stderr } = await publish(folder, '--plain');
+  assert.equal(code, 1);
+  assert.match(stderr, /tensors of branches and loops are in the file branch\.bin, which/);
 });
 
 test('a graph that cannot be served is rejected before it is published', async (t) => {
