@@ -199,6 +199,7 @@ export class BundleReconciler {
     const removals = next.disk.filter((action): action is RemoveAction => !isFetchOrStage(action));
     for (const action of removals) {
       const operation = toOperation(action);
+      if (!this.problems.canTry(operation)) continue;
       try {
         if (action.kind === 'remove-version') this.data.removeVersion(action.version);
         else this.data.removeLayer(action.layer);
