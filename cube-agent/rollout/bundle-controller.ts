@@ -34,7 +34,10 @@ export class BundleController {
   readonly options: BundleControllerOptions;
   readonly #drivers = new Map<string, RolloutDriver>();
   readonly #begun = new Set<string>();
-  /** The version whose rollout waits to start. Its driver measures how long it has been waiting. */
+  /**
+   * The version whose rollout waits to start. Its driver measures how long it has been waiting; its
+   * problem, if it has one, is logged once.
+   */
   #waiting: string | undefined;
   readonly #progress = new Map<string, RolloutProgress>();
   readonly #problems = new Map<string, RolloutProblem>();
@@ -77,9 +80,13 @@ export class BundleController {
         if (this.#isSettled(version) && version !== candidate) continue;
         isBusy = (await this.#drive(version)) || isBusy;
       }
+      const isFree = !isBusy && this.#isFree();
+      const next = isFree && this.options.automatic ? await this.#newVersion(begun) : undefined;
       this.#problems.delete('');
-      if (isBusy || !this.#isFree()) return isBusy;
-      const next = this.options.automatic ? await this.#newVersion(begun) : undefined;
+      // What is not tried again now may be no problem any more.
+      const before = this.#waiting;
+      if (before !== undefined && before !== next) this.#problems.delete(before);
+      if (!isFree) return isBusy;
       this.#waiting = next;
       return next === undefined ? false : await this.#drive(next);
     } catch (error) {
@@ -104,17 +111,22 @@ export class BundleController {
 
   /** Drops versions that were overtaken before their rollout started, or deleted. */
   #forgetAllBut(begun: readonly string[]): void {
+    if (this.#waiting !== undefined && begun.includes(this.#waiting)) this.#waiting = undefined;
     for (const known of [this.#drivers, this.#progress, this.#problems]) {
       for (const version of known.keys()) {
-        const isKept = known === this.#drivers && version === this.#waiting;
+        const isKept = known !== this.#progress && version === this.#waiting;
         if (version !== '' && !begun.includes(version) && !isKept) known.delete(version);
       }
     }
   }
 
-  /** No rollout is in progress, and the state of all is known. */
+  /**
+   * No rollout is in progress, and the state of all is known. The problems of the bundle as a whole
+   * and of the version that waits are those of the last inspection.
+   */
   #isFree(): boolean {
-    if (this.#problems.size > 0) return false;
+    const isEarlier = (version: string): boolean => ['', this.#waiting].includes(version);
+    if (![...this.#problems.keys()].every(isEarlier)) return false;
     return [...this.#progress.values()].every(({ step }) => step.kind === 'done');
   }
 

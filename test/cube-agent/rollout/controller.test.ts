@@ -7,8 +7,10 @@ import { Controller } from '../../../cube-agent/rollout/controller.ts';
 import { POLICY_DEFAULTS } from '../../../cube-agent/rollout/rollout-config.ts';
 import type { RolloutFleet } from '../../../cube-agent/rollout/rollout-driver.ts';
 import type { GateOutcome, ReplicaView } from '../../../cube-agent/rollout/rollout-view.ts';
+import { CubeError } from '../../../lib/core/errors.ts';
 import { type Clock, systemClock } from '../../../lib/platform/clock.ts';
-import { createLogger } from '../../../lib/platform/logs.ts';
+import { createForwardingLogger, createLogger, type Logger } from '../../../lib/platform/logs.ts';
+import { FolderBackend } from '../../../lib/repository/folder-backend.ts';
 import { openRepository } from '../../../lib/repository/repository.ts';
 import { makeVersion, temporaryFolder } from '../../repository/support/fixtures.ts';
 import { waitFor } from '../../support/processes.ts';
@@ -80,7 +82,12 @@ const POLICY = {
 };
 
 /** A bundle with one published version, whose rollout starts with the first inspection. */
-async function makeBundle(t: TestContext, fleet: Fleet, clock: Clock): Promise<BundleController> {
+async function makeBundle(
+  t: TestContext,
+  fleet: Fleet,
+  clock: Clock,
+  logger: Logger = createLogger('test', { level: 'silent' }),
+): Promise<BundleController> {
   const folder = temporaryFolder(t);
   const repository = openRepository(join(folder, 'repository'), { create: true });
   await repository.publish(makeVersion(join(folder, 'built'), { version: '1', table: 'a' }));
@@ -92,7 +99,7 @@ async function makeBundle(t: TestContext, fleet: Fleet, clock: Clock): Promise<B
     holder: 'me',
     automatic: true,
     clock,
-    logger: createLogger('test', { level: 'silent' }),
+    logger,
   });
 }
 
@@ -160,4 +167,67 @@ test('a controller that is poked during an inspection inspects again, or stops',
   await waitFor('the second pause', () => clock.pauses.length === 2);
   assert.deepEqual(clock.pauses, ['ended before it began', 'ended before it began']);
   await stopped;
+});
+
+test('a rollout that cannot start is logged once and tried again', async (t) => {
+  const lines: string[] = [];
+  const logger = createForwardingLogger('warn', (line) => lines.push(line));
+  const bundle = await makeBundle(t, new Fleet(), new PausedClock(), logger);
+  const put = t.mock.method(FolderBackend.prototype, 'putIfAbsent', async () => {
+    throw new CubeError('IO', 'the file system is read-only');
+  });
+  for (let i = 1; i <= 5; i++) {
+    await bundle.advance();
+    assert.equal(put.mock.callCount(), i);
+  }
+  assert.equal(lines.length, 1, lines.join('\n'));
+  const problem = { version: '1', code: 'IO', message: 'the file system is read-only' };
+  assert.deepEqual(bundle.problems, [problem]);
+  put.mock.restore();
+  await bundle.advance();
+  assert.deepEqual(bundle.problems, []);
+  for (let i = 0; i < 20 && bundle.progress.get('1')?.state !== 'active'; i++) {
+    await bundle.advance();
+  }
+  assert.equal(bundle.progress.get('1')?.state, 'active');
+});
+
+test('a version that cannot start is forgotten when a newer one takes its place', async (t) => {
+  const lines: string[] = [];
+  const logger = createForwardingLogger('warn', (line) => lines.push(line));
+  const bundle = await makeBundle(t, new Fleet(), new PausedClock(), logger);
+  const { repository } = bundle.options;
+  const { putIfAbsent } = FolderBackend.prototype;
+  t.mock.method(
+    FolderBackend.prototype,
+    'putIfAbsent',
+    function put(this: FolderBackend, path: string, bytes: Uint8Array): Promise<boolean> {
+      if (!path.startsWith('ctr/rollouts/')) return putIfAbsent.call(this, path, bytes);
+      throw new CubeError('IO', 'the file system is read-only');
+    },
+  );
+  await bundle.advance();
+  await repository.publish(makeVersion(temporaryFolder(t), { version: '2', table: 'a' }));
+  await bundle.advance();
+  await bundle.advance();
+  assert.deepEqual(
+    bundle.problems.map(({ version }) => version),
+    ['2'],
+  );
+  assert.equal(lines.length, 2, lines.join('\n'));
+});
+
+test('versions that cannot be listed are logged once', async (t) => {
+  const lines: string[] = [];
+  const logger = createForwardingLogger('warn', (line) => lines.push(line));
+  const bundle = await makeBundle(t, new Fleet(), new PausedClock(), logger);
+  const list = t.mock.method(bundle.options.repository, 'listVersions', async () => {
+    throw new CubeError('IO', 'permission denied');
+  });
+  for (let i = 0; i < 3; i++) await bundle.advance();
+  assert.equal(list.mock.callCount(), 3);
+  assert.equal(lines.length, 1, lines.join('\n'));
+  list.mock.restore();
+  await bundle.advance();
+  assert.deepEqual(bundle.problems, []);
 });
