@@ -110,7 +110,7 @@ export function getFileStamp(path: string): string | undefined {
 
 /**
  * Creates a folder and its missing parents one by one: below /proc, Node's own recursion does not
- * end.
+ * end, and on a read-only file system it says that there is no such folder.
  */
 export function makeFolder(path: string): void {
   withFileError('make the folder', path, () => {
@@ -413,7 +413,7 @@ export function requireReplaceable(path: string): void {
 /** Moves a finished file or folder into place. */
 export function movePath(from: string, to: string): void {
   withFileError('move to', to, () => {
-    mkdirSync(dirname(to), { recursive: true });
+    makeFolder(dirname(to));
     renameSync(from, to);
   });
 }
@@ -499,7 +499,7 @@ export class RandomAccessWriter {
     withFileError('write', path, () => {
       fsyncSync(this.#file);
       this.#close();
-      mkdirSync(dirname(path), { recursive: true });
+      makeFolder(dirname(path));
       renameSync(this.#temporary, path);
       syncFolder(dirname(path));
     });

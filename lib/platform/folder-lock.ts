@@ -3,7 +3,7 @@
  * has ended. An owner file names the process. On the same host the system is asked whether it is
  * alive; for other hosts the file's modification time is the heartbeat.
  */
-import { mkdirSync, renameSync, rmSync, statSync, utimesSync } from 'node:fs';
+import { renameSync, rmSync, statSync, utimesSync } from 'node:fs';
 import { join } from 'node:path';
 import { CubeError } from '../core/errors.ts';
 import { JsonReader } from '../core/json.ts';
@@ -12,6 +12,7 @@ import {
   fileError,
   fileExists,
   getTemporarySiblingPath,
+  makeFolder,
   putFileIfAbsent,
   readText,
 } from './files.ts';
@@ -35,11 +36,7 @@ export class FolderLock {
   /** @throws CubeError CONFLICT when a live process has the lock */
   constructor(folder: string) {
     this.folder = folder;
-    try {
-      mkdirSync(folder, { recursive: true });
-    } catch (error) {
-      throw fileError(error, 'make the folder', folder);
-    }
+    makeFolder(folder);
     const path = join(folder, OWNER_FILE);
     // After a dead owner, another process may be first, and then has the lock.
     while (!putFileIfAbsent(path, this.#content)) {

@@ -7,7 +7,6 @@ import {
   closeSync,
   fsyncSync,
   ftruncateSync,
-  mkdirSync,
   openSync,
   readSync,
   renameSync,
@@ -16,7 +15,7 @@ import {
   writeSync,
 } from 'node:fs';
 import { dirname } from 'node:path';
-import { fileError, syncFolder } from './files.ts';
+import { fileError, makeFolder, syncFolder } from './files.ts';
 
 export class PartialFile {
   readonly #path: string;
@@ -32,7 +31,7 @@ export class PartialFile {
     this.#path = path;
     this.#partPath = partPath;
     try {
-      mkdirSync(dirname(partPath), { recursive: true });
+      makeFolder(dirname(partPath));
       this.#bytes = statSync(partPath, { throwIfNoEntry: false })?.size ?? 0;
       this.#file = openSync(partPath, this.#bytes === 0 ? 'w+' : 'r+');
     } catch (error) {

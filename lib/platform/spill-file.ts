@@ -2,11 +2,11 @@
  * Temporary files for data that does not fit in memory: appended, then read from start to end. They
  * are not flushed; after a kill they are valid only if the run recorded their completion.
  */
-import { closeSync, mkdirSync, openSync, writeSync } from 'node:fs';
+import { closeSync, openSync, writeSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { CubeError } from '../core/errors.ts';
 import { getSealingKey } from './encryption-keys.ts';
-import { fileError } from './files.ts';
+import { fileError, makeFolder } from './files.ts';
 
 /** Appends to a file in an existing folder; creates the file if needed. */
 export function appendChunks(path: string, pieces: readonly Uint8Array[]): void {
@@ -41,7 +41,7 @@ export class AppendWriter {
     this.path = path;
     this.#buffer = new Uint8Array(bufferBytes);
     try {
-      mkdirSync(dirname(path), { recursive: true });
+      makeFolder(dirname(path));
       this.#file = openSync(path, 'a');
     } catch (error) {
       throw fileError(error, 'write', path);

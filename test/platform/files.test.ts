@@ -17,13 +17,16 @@ import { after, test } from 'node:test';
 import { CubeError } from '../../lib/core/errors.ts';
 import {
   copyFileIfAbsent,
+  movePath,
   putFileIfAbsent,
   RandomAccessReader,
   RandomAccessWriter,
   readFile,
   replaceFile,
 } from '../../lib/platform/files.ts';
+import { FolderLock } from '../../lib/platform/folder-lock.ts';
 import { PartialFile } from '../../lib/platform/partial-file.ts';
+import { AppendWriter } from '../../lib/platform/spill-file.ts';
 import { StreamWriter } from '../../lib/platform/stream-writer.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hypercube-files-'));
@@ -87,6 +90,38 @@ test('a file whose flush fails is not left open', (t) => {
   close.mock.resetCalls();
   assert.match(failure(() => partial.commit()).message, /quota/);
   assert.equal(close.mock.callCount(), 1);
+});
+
+test('a folder on a read-only file system fails with that reason', (t) => {
+  writeFileSync(path('movable'), 'x');
+  const writer = new RandomAccessWriter(path('writable'));
+  // Node reports a read-only file system so only without `recursive`.
+  t.mock.method(fs, 'mkdirSync', (_: string, options?: { recursive?: boolean }) => {
+    const code = options?.recursive === true ? 'ENOENT' : 'EROFS';
+    throw Object.assign(new Error(code), { code });
+  });
+  syncBuiltinESMExports();
+  t.after(() => {
+    t.mock.restoreAll();
+    syncBuiltinESMExports();
+  });
+  const target = path('read-only/a/b');
+  for (const write of [
+    () => new FolderLock(target),
+    () => new PartialFile(target),
+    () => new AppendWriter(target, 0),
+    () => movePath(path('movable'), target),
+    () => putFileIfAbsent(target, 'x'),
+    () => writer.commit(target),
+  ]) {
+    const { code, message } = failure(write);
+    assert.match(
+      message,
+      /^cannot make the folder .*read-only\/a.*: the file system is read-only$/,
+    );
+    assert.equal(code, 'IO');
+  }
+  writer.abort();
 });
 
 test('a partial file whose commit failed closes no other file', () => {
