@@ -67,6 +67,7 @@ export async function checkRepository(
       todo: 'run doctor with --repository set to the folder or bucket behind this URL',
     });
   } else if (channels.length > 0) {
+    checkWriteAccess(options, report);
     await checkRollouts(options, report);
     await checkGarbage(options, report);
   }
@@ -102,6 +103,24 @@ async function listChannels(
     });
     return [];
   }
+}
+
+/** Only a note: on hosts whose agents and serving just read, it is meant to be so. */
+function checkWriteAccess(
+  { repository, target: { bundle, channel } }: RepositoryCheckOptions,
+  report: ReportFinding,
+): void {
+  const obstacle = repository.findWriteObstacle(bundle, channel);
+  if (obstacle === undefined) return;
+  report({
+    severity: 'note',
+    check: 'repository-read-only',
+    where: repository.location,
+    what: `cannot be changed from here, as a controller or publisher would: ${obstacle.message}`,
+    todo:
+      'if this host should change it, mount it writable and give this user write permission for ' +
+      'the folder',
+  });
 }
 
 async function checkChannel(

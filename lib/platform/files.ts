@@ -5,6 +5,7 @@
 
 import { randomBytes } from 'node:crypto';
 import {
+  accessSync,
   appendFileSync,
   closeSync,
   constants,
@@ -126,6 +127,20 @@ export function makeFolder(path: string): void {
       }
     }
   });
+}
+
+/**
+ * Why this process cannot create and remove entries in a folder, as far as the system tells without
+ * a write; undefined when it can, or when the folder is absent.
+ */
+export function findFolderObstacle(path: string): CubeError | undefined {
+  try {
+    accessSync(path, constants.W_OK | constants.X_OK);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code !== 'ENOENT') return fileError(error, 'write to', path);
+  }
+  return undefined;
 }
 
 /**

@@ -9,6 +9,7 @@ import { checkName, compareVersions, NAME_PATTERN } from '../core/names.ts';
 import { isSealed } from '../core/sealed-format.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
 import { type EncryptionKey, type KeyRing, processKeys } from '../platform/encryption-keys.ts';
+import { findFolderObstacle } from '../platform/files.ts';
 import { openSealedBytes } from '../platform/sealed-file.ts';
 import type { Backend } from './backend.ts';
 import type { ChannelEntry, ChannelState } from './channel-log.ts';
@@ -17,10 +18,12 @@ import { DryRunBackend } from './dry-run-backend.ts';
 import { ExperimentLog } from './experiment-log.ts';
 import type { GarbageReport, RetentionPolicy } from './garbage-collection.ts';
 import {
+  channelFolder,
   channelsFolder,
   layerPath,
   layersFolder,
   manifestPath,
+  outcomesFolder,
   rolloutsFolder,
   VERSION_FILE_BYTES_MAX,
   versionFilePath,
@@ -134,6 +137,28 @@ export class Repository {
   /** Whether it is on this machine's disk. */
   get isLocal(): boolean {
     return this.#backend.localPath('') !== undefined;
+  }
+
+  /**
+   * Why the bundle cannot be changed from this machine, as far as its folders and their file system
+   * tell without a write; undefined when nothing is known, as of a remote store.
+   */
+  findWriteObstacle(bundle: string, channel: string): CubeError | undefined {
+    const folders = [
+      checkName(bundle, 'bundle'),
+      versionsFolder(bundle),
+      layersFolder(bundle),
+      channelsFolder(bundle),
+      channelFolder(bundle, channel),
+      rolloutsFolder(bundle),
+      outcomesFolder(bundle),
+    ];
+    for (const folder of folders) {
+      const local = this.#backend.localPath(folder);
+      const obstacle = local === undefined ? undefined : findFolderObstacle(local);
+      if (obstacle !== undefined) return obstacle;
+    }
+    return undefined;
   }
 
   listBundles(): Promise<string[]> {

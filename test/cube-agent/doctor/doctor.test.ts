@@ -1,8 +1,10 @@
 /** Every problem that doctor detects, caused on purpose; a healthy bundle has no finding. */
 import assert from 'node:assert/strict';
-import {
+import fs, {
+  constants,
   cpSync,
   mkdirSync,
+  readdirSync,
   readFileSync,
   rmSync,
   truncateSync,
@@ -10,6 +12,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { createServer } from 'node:http';
+import { syncBuiltinESMExports } from 'node:module';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
@@ -154,6 +157,36 @@ test('a channel entry that is missing before the newest one is reported by name'
   assert.match(todo, /restore it from a copy; if there is none .* copy the next entry/);
   cpSync(join(host.location, 'ctr/channels/stable/0000000003.json'), path);
   assert.deepEqual(await runDoctor(host), []);
+});
+
+test('a repository folder that cannot be written is reported', async (t) => {
+  const host = await makeRepository(t);
+  const { accessSync } = fs;
+  const deny = (folder: string, code: string): void => {
+    t.mock.method(fs, 'accessSync', (path: string, mode?: number) => {
+      const isDenied = path === folder && mode === (constants.W_OK | constants.X_OK);
+      if (isDenied) throw Object.assign(new Error(code), { code });
+      accessSync(path, mode);
+    });
+    syncBuiltinESMExports();
+  };
+  t.after(() => {
+    t.mock.restoreAll();
+    syncBuiltinESMExports();
+  });
+  const before = readdirSync(host.location, { recursive: true });
+  for (const [folder, code, reason] of [
+    ['ctr', 'EROFS', 'the file system is read-only'],
+    ['ctr/channels/stable', 'EACCES', 'permission denied'],
+    ['ctr/layers', 'EACCES', 'permission denied'],
+  ] as const) {
+    const path = join(host.location, folder);
+    deny(path, code);
+    const { severity, what } = await expectOnly(host, ['repository-read-only']);
+    assert.equal(severity, 'note');
+    assert.ok(what.endsWith(`cannot write to ${path}: ${reason}`), what);
+  }
+  assert.deepEqual(readdirSync(host.location, { recursive: true }), before);
 });
 
 test('garbage, idle rollouts, missing signatures and lost repositories are reported', async (t) => {
