@@ -1,6 +1,8 @@
 /** The console of a serving process, in a browser. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import type { Browser } from 'playwright-core';
+import type { ServingProcess } from '../serving/support/serving-process.ts';
 import { ToyBundle, toTsv, toyRows } from '../serving/support/toy-bundle.ts';
 import { startLocal } from '../serving/support/toy-service.ts';
 import { ConsolePage, SKIP, startBrowser } from './support/browser.ts';
@@ -29,37 +31,69 @@ test('the first load is small, and its policy lets nothing else run', async (t) 
   assert.equal(status, 404);
 });
 
+async function checkPrediction(browser: Browser, { url }: ServingProcess): Promise<void> {
+  const console = await ConsolePage.open(browser, url);
+  const { page } = console;
+  await console.show('predict');
+  await page.getByRole('button', { name: 'Predict' }).click();
+  await page.locator('[data-result=version]', { hasText: '7' }).waitFor();
+  assert.match(await page.locator('[data-result=probability]').innerText(), /^\d+\.\d\d %$/);
+  assert.match(await page.locator('.result').innerText(), /\d hit.*\d unseen.*0 unavailable/s);
+  for (const language of ['Python', 'TypeScript', 'curl']) {
+    await page.getByRole('button', { name: language }).click();
+    await page.locator(`[data-snippet=${language}]`, { hasText: 'toy' }).waitFor();
+  }
+  await page.locator('input[name=C1]').fill(HOSTILE);
+  await page.locator('pre', { hasText: 'onerror' }).waitFor();
+  const answered = page.waitForResponse(/predict/);
+  await page.getByRole('button', { name: 'Predict' }).click();
+  assert.equal((await answered).status(), 200);
+  await page.locator('input[name=I1]').fill(HOSTILE);
+  await page.getByRole('button', { name: 'Predict' }).click();
+  await page.getByRole('alert').filter({ hasText: 'onerror' }).waitFor();
+  assert.equal(await page.locator('img').count(), 0);
+  assert.equal(await page.title(), 'Hypercube console');
+  await console.close([/400/]);
+}
+
+async function checkOldResults(browser: Browser, { url }: ServingProcess): Promise<void> {
+  const console = await ConsolePage.open(browser, url);
+  const { page } = console;
+  await console.show('predict');
+  const button = page.getByRole('button', { name: 'Predict' });
+  const probability = page.locator('[data-result=probability]');
+  const actions: readonly (() => Promise<unknown>)[] = [
+    () => page.locator('input[name=C1]').fill('edited'),
+    () => page.getByLabel('Example row').selectOption('1'),
+    () => page.getByRole('button', { name: 'Clear' }).click(),
+  ];
+  for (const act of actions) {
+    await button.click();
+    await probability.waitFor();
+    await act();
+    await probability.waitFor({ state: 'detached' });
+    assert.equal(await page.locator('.field .outcome').count(), 0);
+  }
+  // An error is removed, too.
+  await page.locator('input[name=I1]').fill(HOSTILE);
+  await button.click();
+  await page.getByRole('alert').waitFor();
+  await page.locator('input[name=I1]').fill('1');
+  await page.getByRole('alert').waitFor({ state: 'detached' });
+  assert.equal(await probability.count(), 0);
+  await console.close([/400/]);
+}
+
 test('a serving process in a browser', { skip: SKIP }, async (t) => {
   const { serving } = await startLocal(t, [new ToyBundle({ version: '7', seed: 2 })]);
   await serving.postTsv(toTsv(toyRows(3)));
   const browser = await startBrowser(t);
 
-  await t.test(
-    'Predict shows probability, version and outcomes, and the call as code',
-    async () => {
-      const console = await ConsolePage.open(browser, serving.url);
-      const { page } = console;
-      await console.show('predict');
-      await page.getByRole('button', { name: 'Predict' }).click();
-      await page.locator('[data-result=version]', { hasText: '7' }).waitFor();
-      assert.match(await page.locator('[data-result=probability]').innerText(), /^\d+\.\d\d %$/);
-      assert.match(await page.locator('.result').innerText(), /\d hit.*\d unseen.*0 unavailable/s);
-      for (const language of ['Python', 'TypeScript', 'curl']) {
-        await page.getByRole('button', { name: language }).click();
-        await page.locator(`[data-snippet=${language}]`, { hasText: 'toy' }).waitFor();
-      }
-      await page.locator('input[name=C1]').fill(HOSTILE);
-      await page.locator('pre', { hasText: 'onerror' }).waitFor();
-      const answered = page.waitForResponse(/predict/);
-      await page.getByRole('button', { name: 'Predict' }).click();
-      assert.equal((await answered).status(), 200);
-      await page.locator('input[name=I1]').fill(HOSTILE);
-      await page.getByRole('button', { name: 'Predict' }).click();
-      await page.getByRole('alert').filter({ hasText: 'onerror' }).waitFor();
-      assert.equal(await page.locator('img').count(), 0);
-      assert.equal(await page.title(), 'Hypercube console');
-      await console.close([/400/]);
-    },
+  await t.test('Predict shows probability, version and outcomes, and the call as code', () =>
+    checkPrediction(browser, serving),
+  );
+  await t.test('Predict removes a result when the fields change', () =>
+    checkOldResults(browser, serving),
   );
 
   await t.test('Live moves with the requests', async () => {

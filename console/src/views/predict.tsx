@@ -4,7 +4,7 @@ import { useEffect, useMemo, useState } from 'preact/hooks';
 import { createSnippets } from '../call-snippets.ts';
 import { type Connection, requestJson } from '../connection.ts';
 import { formatMs } from '../format.ts';
-import { type Features, type JsonRow, toFields, toRow } from '../row-form.ts';
+import { type Features, type Fields, type JsonRow, toFields, toRow } from '../row-form.ts';
 
 interface Prediction {
   readonly version: string;
@@ -23,6 +23,13 @@ interface Prediction {
 interface Examples {
   readonly source: 'golden' | 'synthetic';
   readonly rows: readonly JsonRow[];
+}
+
+/** What the process answered to a row. */
+interface Answer {
+  readonly fields: Fields;
+  readonly prediction?: Prediction;
+  readonly error?: string;
 }
 
 export function Predict({ connection }: { connection: Connection }): JSX.Element {
@@ -112,8 +119,7 @@ function RowForm({
 }): JSX.Element {
   const [example, setExample] = useState(0);
   const [fields, setFields] = useState(() => toFields(features, examples.rows[0]));
-  const [prediction, setPrediction] = useState<Prediction>();
-  const [error, setError] = useState('');
+  const [answer, setAnswer] = useState<Answer>();
   const [isBusy, setBusy] = useState(false);
   const row = useMemo(() => toRow(features, fields), [features, fields]);
   const choose = (index: number): void => {
@@ -126,13 +132,15 @@ function RowForm({
     try {
       const name = encodeURIComponent(model);
       const path = `${base}/v1/ctr:predict?model=${name}&detail=true&timings=true`;
-      setPrediction(await requestJson<Prediction>(path, { rows: [row] }));
-      setError('');
+      const prediction = await requestJson<Prediction>(path, { rows: [row] });
+      setAnswer({ fields, prediction });
     } catch (cause) {
-      setError((cause as Error).message);
+      setAnswer({ fields, error: (cause as Error).message });
     }
     setBusy(false);
   };
+  // An answer is shown only beside the fields that it is for.
+  const { prediction, error = '' } = answer?.fields === fields ? answer : {};
   const outcomes = new Map(prediction?.slots?.map((slot) => [slot.slot, slot]));
   const set = (name: string, text: string): void => setFields({ ...fields, [name]: text });
   return (
