@@ -35,7 +35,8 @@ export function toRow(features: Features, fields: Fields): JsonRow {
   const row: Record<string, unknown> = {};
   for (const { name } of features.dense?.features ?? []) {
     const text = fields[name]?.trim() ?? '';
-    if (text !== '') row[name] = Number.isNaN(Number(text)) ? text : Number(text);
+    // As a number in JSON, one that is not finite would become null: a missing value.
+    if (text !== '') row[name] = Number.isFinite(Number(text)) ? Number(text) : text;
   }
   for (const { name, pooling } of features.slots) {
     const text = fields[name] ?? '';

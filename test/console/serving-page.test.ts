@@ -84,6 +84,19 @@ async function checkOldResults(browser: Browser, { url }: ServingProcess): Promi
   await console.close([/400/]);
 }
 
+async function checkInfinity(browser: Browser, { url }: ServingProcess): Promise<void> {
+  const console = await ConsolePage.open(browser, url);
+  const { page } = console;
+  await console.show('predict');
+  for (const text of ['1e999', '-Infinity', 'NaN']) {
+    await page.locator('input[name=I1]').fill(text);
+    await page.getByRole('button', { name: 'Predict' }).click();
+    await page.getByRole('alert').filter({ hasText: text }).waitFor();
+    assert.equal(await page.locator('[data-result=probability]').count(), 0, text);
+  }
+  await console.close([/400/]);
+}
+
 test('a serving process in a browser', { skip: SKIP }, async (t) => {
   const { serving } = await startLocal(t, [new ToyBundle({ version: '7', seed: 2 })]);
   await serving.postTsv(toTsv(toyRows(3)));
@@ -94,6 +107,9 @@ test('a serving process in a browser', { skip: SKIP }, async (t) => {
   );
   await t.test('Predict removes a result when the fields change', () =>
     checkOldResults(browser, serving),
+  );
+  await t.test('Predict refuses numbers that are not finite', () =>
+    checkInfinity(browser, serving),
   );
 
   await t.test('Live moves with the requests', async () => {
