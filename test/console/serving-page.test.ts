@@ -97,6 +97,22 @@ async function checkInfinity(browser: Browser, { url }: ServingProcess): Promise
   await console.close([/400/]);
 }
 
+/** What the process answers while all replicas of the shard are down. */
+async function checkUnavailableRow(browser: Browser, { url }: ServingProcess): Promise<void> {
+  const console = await ConsolePage.open(browser, url);
+  const { page } = console;
+  const row = { table: 'deep', outcome: 'unavailable', dim: 3, norm: 0, row: [0, 0, 0] };
+  const found = { key: '1', hex: '0x1', shard: 1, shardNum: 2, rows: [row] };
+  await page.route(/console\/row/, (route) => route.fulfill({ json: found }));
+  await console.show('tables');
+  await page.locator('[data-lookup] input[name=feature]').fill('a');
+  await page.getByRole('button', { name: 'Look up' }).click();
+  const shown = page.locator('[data-outcome=unavailable]');
+  assert.equal((await shown.innerText()).trim(), 'deep no replica answered');
+  assert.equal(await shown.locator('svg').count(), 0);
+  await console.close();
+}
+
 test('a serving process in a browser', { skip: SKIP }, async (t) => {
   const { serving } = await startLocal(t, [new ToyBundle({ version: '7', seed: 2 })]);
   await serving.postTsv(toTsv(toyRows(3)));
@@ -110,6 +126,9 @@ test('a serving process in a browser', { skip: SKIP }, async (t) => {
   );
   await t.test('Predict refuses numbers that are not finite', () =>
     checkInfinity(browser, serving),
+  );
+  await t.test('Tables shows nothing of a row that no replica answered', () =>
+    checkUnavailableRow(browser, serving),
   );
 
   await t.test('Live moves with the requests', async () => {

@@ -148,11 +148,13 @@ function Found({ found, feature }: { found: FoundRows; feature: string | undefin
         <div key={table} class="found-row" data-outcome={outcome}>
           <p>
             <b>{table}</b> <em class={`outcome ${outcome}`}>{OUTCOMES[outcome]}</em>{' '}
-            <span class="muted">
-              {dim} elements, norm {formatPlain(norm)}
-            </span>
+            {outcome !== 'unavailable' && (
+              <span class="muted">
+                {dim} elements, norm {formatPlain(norm)}
+              </span>
+            )}
           </p>
-          <RowBars row={row} label={`Row of ${table}`} />
+          {outcome !== 'unavailable' && <RowBars row={row} label={`Row of ${table}`} />}
         </div>
       ))}
     </>
