@@ -21,6 +21,7 @@ import { type ControlCaller, getControlCaller } from './control-caller.ts';
 import { readTokenFile } from './credentials.ts';
 import { ERROR_CODE_HEADER } from './direct-routes.ts';
 
+const WRONG_TOKEN = 'the token is wrong';
 const LOOPBACK = /^(::ffff:)?127\.|^::1$/;
 /** Longer bodies of control calls are not read for the name of what they change. */
 const AUDITED_BODY_BYTES_MAX = 64 << 10;
@@ -175,7 +176,11 @@ export class ControlAccess {
       ...(tokenFile === undefined ? [] : ['"Authorization: Bearer" with the token']),
       ...(hasKeys ? [`an API key with the scope ${scope}`] : []),
     ];
-    if (!this.#acceptCertificates) return `control calls need ${accepted.join(', or ')}`;
+    // A wrong token is not told how it differs from the right one.
+    const wrong = tokenFile !== undefined && readBearer(caller) !== '' ? WRONG_TOKEN : '';
+    if (!this.#acceptCertificates) {
+      return wrong || `control calls need ${accepted.join(', or ')}`;
+    }
     const problem = findCertificateProblem(caller);
     if (problem === undefined) {
       if (gate?.certificateIncludes(scope) === false) {
@@ -183,13 +188,14 @@ export class ControlAccess {
       }
       return { certificate: caller.certificate?.subject ?? '' };
     }
-    return `control calls need ${[...accepted, 'a client certificate'].join(', or ')}: ${problem}`;
+    const needed = [...accepted, 'a client certificate'].join(', or ');
+    return `${wrong && `${wrong}; `}control calls need ${needed}: ${problem}`;
   }
 
-  #hasToken(tokenFile: string, { authorization = '' }: ControlCaller): boolean {
+  #hasToken(tokenFile: string, caller: ControlCaller): boolean {
     this.#rereadToken(tokenFile);
-    const bearer = /^Bearer (.+)$/.exec(authorization)?.[1] ?? '';
-    return this.#tokenDigest !== undefined && timingSafeEqual(hashToken(bearer), this.#tokenDigest);
+    const digest = hashToken(readBearer(caller));
+    return this.#tokenDigest !== undefined && timingSafeEqual(digest, this.#tokenDigest);
   }
 
   /** Reads a replaced token file. While it cannot be read, the previous token stays valid. */
@@ -208,6 +214,11 @@ export class ControlAccess {
       );
     }
   }
+}
+
+/** The token that a caller sent; '' if none. */
+function readBearer({ authorization = '' }: ControlCaller): string {
+  return /^Bearer (.+)$/.exec(authorization)?.[1] ?? '';
 }
 
 function describeRoute({ method, routeOptions, params }: FastifyRequest): string {

@@ -181,7 +181,7 @@ async function checkToken({ t, fleet, browser }: Stage): Promise<void> {
   await page.goto(guarded);
   await page.locator('input[name=token]').fill('a wrong token');
   await page.getByRole('button', { name: 'Continue' }).click();
-  await page.locator('input[name=token]').waitFor();
+  await page.getByText('the token is wrong', { exact: true }).waitFor();
   await page.locator('input[name=token]').fill(TOKEN);
   await page.getByRole('button', { name: 'Continue' }).click();
   await page.getByRole('heading', { name: 'Fleet', level: 2 }).waitFor();
@@ -203,6 +203,7 @@ test('controller and agent in a browser', { skip: SKIP }, async (t) => {
   await t.test('the gate runs by button, and its report is shown', () => checkGate(stage));
   await t.test('a server that stops answering turns red, and green again', () =>
     checkDeadServer(stage),
+  await page.getByRole('alert').filter({ hasText: 'control calls need' }).waitFor();
   );
   await t.test('the agent shows its servers', () => checkAgentPage(stage));
   await t.test('every view fits 400 pixels', () => checkWidth(stage));

@@ -157,6 +157,10 @@ test('a token or a certificate is enough; over TLS the token works too', async (
     const { status, text } = await ask(at, CONTROL_STATUS, 'late');
     assert.equal(status, 403);
     assert.match(text, /need .*Bearer.* with the token, or a client certificate/);
+    assert.doesNotMatch(text, /wrong/);
+    const wrong = await ask(at, CONTROL_STATUS, 'late', { authorization: `Bearer ${TOKEN}x` });
+    assert.equal(wrong.status, 403);
+    assert.match(wrong.text, /the token is wrong; control calls need .* a client certificate/);
   } finally {
     await both.stop();
   }

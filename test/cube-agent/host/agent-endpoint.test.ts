@@ -130,11 +130,19 @@ test('requests of web pages, for other hosts and with wrong tokens are refused',
   const guarded = await listening();
   startAgent(t, host, host.servers, ...guarded.flags, '--token-file', tokenFile);
   await waitFor('answers', answers(guarded.url));
-  const ask = async (authorization: string): Promise<number> =>
-    (await fetch(`${guarded.url}/agent/v1/status`, { headers: { authorization } })).status;
-  assert.equal(await ask(`Bearer ${TOKEN}`), 200);
-  for (const wrong of ['', 'Bearer ', `Bearer ${TOKEN}x`, `Basic ${TOKEN}`, 'Bearer $(reboot)']) {
-    assert.equal(await ask(wrong), 403);
+  const ask = (authorization: string): Promise<Response> =>
+    fetch(`${guarded.url}/agent/v1/status`, { headers: { authorization } });
+  assert.equal((await ask(`Bearer ${TOKEN}`)).status, 200);
+  for (const [credentials, told] of [
+    ['', 'control calls need "Authorization: Bearer" with the token'],
+    ['Bearer ', 'control calls need "Authorization: Bearer" with the token'],
+    [`Basic ${TOKEN}`, 'control calls need "Authorization: Bearer" with the token'],
+    [`Bearer ${TOKEN}x`, 'the token is wrong'],
+    ['Bearer $(reboot)', 'the token is wrong'],
+  ] as const) {
+    const refused = await ask(credentials);
+    assert.equal(refused.status, 403);
+    assert.equal(((await refused.json()) as { error: string }).error, told);
   }
 });
 
