@@ -271,7 +271,12 @@ export interface BundleVersion {
 
 export interface Bundle {
   readonly bundle: string;
-  readonly channels: readonly { channel: string; history: readonly ChannelEntry[] }[];
+  readonly channels: readonly {
+    readonly channel: string;
+    /** The version that a rollback returns to. */
+    readonly previous?: string;
+    readonly history: readonly ChannelEntry[];
+  }[];
   readonly versions: readonly BundleVersion[];
   readonly quarantined: readonly string[];
   /** The version that is staged. */

@@ -161,8 +161,10 @@ export class ControllerConsoleSource implements ConsoleSource {
     );
     const channels = await Promise.all(
       policy.channels.map(async ({ channel }) => {
-        const { history, quarantined } = await repository.readChannel(bundle, channel);
-        return { channel, history: history.slice(-ENTRIES_MAX), quarantined: [...quarantined] };
+        const state = await repository.readChannel(bundle, channel);
+        const { previous, quarantined } = state;
+        const history = state.history.slice(-ENTRIES_MAX);
+        return { channel, previous: previous?.version, history, quarantined };
       }),
     );
     const rollouts = (await repository.listRollouts(bundle)).slice(-VERSIONS_MAX);
@@ -182,8 +184,8 @@ export class ControllerConsoleSource implements ConsoleSource {
     return {
       versions: versions.reverse(),
       candidate: pointer?.version,
-      channels: channels.map(({ channel, history }) => ({ channel, history })),
-      quarantined: [...new Set(channels.flatMap(({ quarantined }) => quarantined))],
+      channels: channels.map(({ quarantined: _, ...channel }) => channel),
+      quarantined: [...new Set(channels.flatMap(({ quarantined }) => [...quarantined]))],
       // A version that was only gated has no rollout.
       logs: new Map(
         logs.flatMap(({ version, entries }) => (entries.length > 0 ? [[version, entries]] : [])),

@@ -48,8 +48,16 @@ async function startController(
   return `http://${address}`;
 }
 
-async function act(page: Page, version: string, button: string, reason: string): Promise<void> {
+/** @param text that the dialog has */
+async function act(
+  page: Page,
+  version: string,
+  button: string,
+  reason: string,
+  text = '',
+): Promise<void> {
   await page.locator(`[data-version="${version}"]`).getByRole('button', { name: button }).click();
+  await page.locator('dialog p', { hasText: text }).waitFor();
   await page.locator('dialog input[name=reason]').fill(reason);
   await page.locator('dialog button[type=submit]').click();
 }
@@ -70,7 +78,7 @@ async function checkRollout({ fleet, url, browser }: Stage): Promise<void> {
   await page.locator('[data-rollout="2"][data-state=active]').waitFor();
   await waitFor('all at 2', areAllActive('2', fleet.servers));
   await console.show('versions');
-  await act(page, '2', 'Roll back', HOSTILE);
+  await act(page, '2', 'Roll back', HOSTILE, 'stable returns to version 1; 2 is quarantined');
   await page.locator('[data-version="2"] .quarantined').waitFor();
   await waitFor('all at 1', areAllActive('1', fleet.servers));
   await waitFor('it ends', async () => (await listStates(fleet, '2')).at(-1) === 'quarantined');

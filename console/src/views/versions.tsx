@@ -235,11 +235,9 @@ function listActions(
   const pointing = channels.filter(({ history }) => history.at(-1)?.version === version);
   if (pointing.length > 0) {
     return pointing
-      .filter(({ history }) =>
-        history.some((entry) => entry.version !== version && !quarantined.includes(entry.version)),
-      )
-      .map(({ channel }) => {
-        const text = `Channel ${channel} returns to its previous version; ${version} is quarantined.`;
+      .filter(({ previous }) => previous !== undefined)
+      .map(({ channel, previous }) => {
+        const text = `Channel ${channel} returns to version ${previous}; ${version} is quarantined.`;
         const extra = { isDangerous: true, body: { ...body, channel } };
         return act('rollback', 'Roll back', `Roll back ${channel}`, text, extra);
       });
