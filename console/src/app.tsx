@@ -41,6 +41,11 @@ export function App(): JSX.Element {
   );
   const shown = isForwarded ? forwarded : own;
   const views = listViews(own);
+  const role = own.snapshot?.role;
+  useEffect(() => {
+    if (view === undefined) return;
+    document.title = `${TITLES[view]} · ${role} ${location.host} · Hypercube`;
+  }, [view, role]);
   return (
     <>
       <Header own={own} />

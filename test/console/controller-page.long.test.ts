@@ -87,7 +87,7 @@ async function checkRollout({ fleet, url, browser }: Stage): Promise<void> {
   const { history } = await fleet.repository.readChannel('ctr', 'stable');
   assert.deepEqual(history.at(-2)?.reason, HOSTILE);
   assert.equal(await page.locator('img').count(), 0);
-  assert.equal(await page.title(), 'Hypercube console');
+  assert.equal(await page.title(), `Versions · controller ${new URL(url).host} · Hypercube`);
   await console.close();
 }
 
@@ -112,7 +112,7 @@ async function checkGate({ fleet, url, browser }: Stage): Promise<void> {
   await page.getByRole('button', { name: 'Count changed rows' }).click();
   await page.locator('[data-comparison="1 2"] .error').waitFor();
   assert.equal(await page.locator('img').count(), 0);
-  assert.equal(await page.title(), 'Hypercube console');
+  assert.equal(await page.title(), `Versions · controller ${new URL(url).host} · Hypercube`);
   await console.close([/500|422/]);
 }
 
@@ -187,6 +187,7 @@ async function checkToken({ t, fleet, browser }: Stage): Promise<void> {
   const console = await ConsolePage.open(browser, guarded);
   const { page } = console;
   await page.goto(guarded);
+  await page.getByRole('alert').filter({ hasText: 'control calls need' }).waitFor();
   await page.locator('input[name=token]').fill('a wrong token');
   await page.getByRole('button', { name: 'Continue' }).click();
   await page.getByText('the token is wrong', { exact: true }).waitFor();
@@ -211,7 +212,6 @@ test('controller and agent in a browser', { skip: SKIP }, async (t) => {
   await t.test('the gate runs by button, and its report is shown', () => checkGate(stage));
   await t.test('a server that stops answering turns red, and green again', () =>
     checkDeadServer(stage),
-  await page.getByRole('alert').filter({ hasText: 'control calls need' }).waitFor();
   );
   await t.test('the agent shows its servers', () => checkAgentPage(stage));
   await t.test('every view fits 400 pixels', () => checkWidth(stage));

@@ -52,7 +52,7 @@ async function checkPrediction(browser: Browser, { url }: ServingProcess): Promi
   await page.getByRole('button', { name: 'Predict' }).click();
   await page.getByRole('alert').filter({ hasText: 'onerror' }).waitFor();
   assert.equal(await page.locator('img').count(), 0);
-  assert.equal(await page.title(), 'Hypercube console');
+  assert.equal(await page.title(), `Predict · serving ${new URL(url).host} · Hypercube`);
   await console.close([/400/]);
 }
 

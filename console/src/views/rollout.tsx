@@ -76,7 +76,12 @@ function RolloutCard({
         </h3>
         <span class={`badge ${state}`}>{state}</span>
         {canAbort && (
-          <button type="button" class="small" onClick={() => onAction(abort)}>
+          <button
+            type="button"
+            class="small"
+            aria-label={abort.title}
+            onClick={() => onAction(abort)}
+          >
             Abort
           </button>
         )}

@@ -109,7 +109,12 @@ function BundleCard({
                 <td class="full">
                   <div class="buttons">
                     {gateReports[version] !== undefined && (
-                      <button type="button" class="small" onClick={() => onReport(version)}>
+                      <button
+                        type="button"
+                        class="small"
+                        aria-label={`Gate report ${version}`}
+                        onClick={() => onReport(version)}
+                      >
                         Gate report
                       </button>
                     )}
@@ -118,6 +123,7 @@ function BundleCard({
                         type="button"
                         class="small"
                         key={action.title}
+                        aria-label={`${action.label} ${version} ${action.body['channel'] ?? ''}`}
                         onClick={() => onAction(action)}
                       >
                         {action.label}
