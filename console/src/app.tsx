@@ -72,7 +72,7 @@ export function App(): JSX.Element {
       </nav>
       <main id="main">
         <Banner connection={own} />
-        {isForwarded && <Banner connection={forwarded} />}
+        {isForwarded && own.error === undefined && <Banner connection={forwarded} />}
         {view !== undefined && shown.snapshot !== undefined && (
           <ViewBody view={view} connection={shown} onNavigate={setView} />
         )}

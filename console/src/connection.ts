@@ -11,6 +11,8 @@ const RETRY_MS = 1_000;
 /** Samples come once a second: without any for this long, the connection is dead. */
 const SILENCE_MS = 6_000;
 
+const NO_ANSWER = 'the process does not answer: check that it runs';
+
 let token = '';
 
 export function setToken(text: string): void {
@@ -30,7 +32,9 @@ export class HttpError extends Error {
 async function request(path: string, init: RequestInit = {}): Promise<Response> {
   const headers = new Headers(init.headers);
   if (token !== '') headers.set('authorization', `Bearer ${token}`);
-  const response = await fetch(path, { ...init, headers, cache: 'no-store' });
+  const response = await fetch(path, { ...init, headers, cache: 'no-store' }).catch(() => {
+    throw new HttpError(0, NO_ANSWER);
+  });
   if (response.ok) return response;
   const text = await response.text();
   let message = text;
@@ -143,8 +147,8 @@ export function useConnection(base: string | undefined, origin = location.origin
   return { base: base ?? '', origin, snapshot, state, samples, tick, error, reconnect };
 }
 
-function toHttpError(cause: unknown): HttpError {
-  return cause instanceof HttpError ? cause : new HttpError(0, 'the process does not answer');
+export function toHttpError(cause: unknown): HttpError {
+  return cause instanceof HttpError ? cause : new HttpError(0, NO_ANSWER);
 }
 
 /** Reads server-sent events. EventSource is not used because it cannot send a token. */

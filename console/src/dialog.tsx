@@ -1,7 +1,13 @@
 /** Dialogs: the control token, and the confirmation of an action. */
 import type { ComponentChildren, JSX } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { HttpError, requestJson, setToken } from './connection.ts';
+import {
+  type Connection,
+  type HttpError,
+  requestJson,
+  setToken,
+  toHttpError,
+} from './connection.ts';
 
 function Dialog({
   title,
@@ -79,9 +85,11 @@ let lastAuthor = '';
 /** Asks for a reason and sends the action. */
 export function ActionDialog({
   action,
+  connection,
   onClose,
 }: {
   action: Action;
+  connection: Connection;
   onClose: (isDone: boolean) => void;
 }): JSX.Element {
   const [reason, setReason] = useState('');
@@ -89,6 +97,11 @@ export function ActionDialog({
   const [token, enterToken] = useState('');
   const [error, setError] = useState<HttpError>();
   const [isBusy, setBusy] = useState(false);
+  const isLost = connection.error !== undefined;
+  // Once the process answers again, it is wrong that it does not.
+  useEffect(() => {
+    if (!isLost) setError((known) => (known?.status === 0 ? undefined : known));
+  }, [isLost]);
   const submit = async (event: Event): Promise<void> => {
     event.preventDefault();
     setBusy(true);
@@ -98,7 +111,7 @@ export function ActionDialog({
       await requestJson(action.path, { ...action.body, reason, ...(by !== '' && { by }) });
       onClose(true);
     } catch (cause) {
-      setError(cause instanceof HttpError ? cause : new HttpError(0, String(cause)));
+      setError(toHttpError(cause));
       setBusy(false);
     }
   };

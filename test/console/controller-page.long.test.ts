@@ -14,6 +14,7 @@ import { createFleet, listStates, type RolloutHost } from '../cube-agent/support
 import { freePort } from '../platform/support/free-port.ts';
 import { RunningProcess, waitFor } from '../support/processes.ts';
 import { ConsolePage, SKIP, startBrowser } from './support/browser.ts';
+import { CuttableLine } from './support/cuttable-line.ts';
 
 const TOKEN = 'a token of the controller';
 const HOSTILE = '<img src=x onerror="document.title=1">';
@@ -164,6 +165,23 @@ async function checkDeadServer({ fleet, url, browser }: Stage): Promise<void> {
   await console.close();
 }
 
+async function checkNoAnswer({ t, url, browser }: Stage): Promise<void> {
+  const line = await CuttableLine.start(t, url);
+  const console = await ConsolePage.open(browser, line.url);
+  const { page } = console;
+  await console.show('versions');
+  await page.getByRole('button', { name: 'Stage 2', exact: true }).waitFor();
+  line.cut();
+  await act(page, '2', 'Stage', 'test');
+  const told = page.locator('dialog').getByRole('alert');
+  await told.filter({ hasText: /^the process does not answer: check that it runs$/ }).waitFor();
+  await line.mend();
+  await told.waitFor({ state: 'detached' });
+  await page.locator('dialog button[type=submit]').click();
+  await page.locator('dialog').waitFor({ state: 'detached' });
+  await console.close([/ERR_/]);
+}
+
 async function checkAgentPage({ fleet, browser }: Stage): Promise<void> {
   const agent = `http://${fleet.agentAddress}`;
   const console = await ConsolePage.open(browser, agent, { dark: true });
@@ -213,6 +231,7 @@ test('controller and agent in a browser', { skip: SKIP }, async (t) => {
   await t.test('a server that stops answering turns red, and green again', () =>
     checkDeadServer(stage),
   );
+  await t.test('an action tells that the controller does not answer', () => checkNoAnswer(stage));
   await t.test('the agent shows its servers', () => checkAgentPage(stage));
   await t.test('every view fits 400 pixels', () => checkWidth(stage));
   await t.test('a wrong token is refused, the right one accepted', () => checkToken(stage));

@@ -6,6 +6,7 @@ import type { ServingProcess } from '../serving/support/serving-process.ts';
 import { ToyBundle, toTsv, toyRows } from '../serving/support/toy-bundle.ts';
 import { startLocal } from '../serving/support/toy-service.ts';
 import { ConsolePage, SKIP, startBrowser } from './support/browser.ts';
+import { CuttableLine } from './support/cuttable-line.ts';
 
 const FIRST_LOAD_BYTES_MAX = 150_000;
 const HOSTILE = '<img src=x onerror="document.title=1">';
@@ -97,6 +98,24 @@ async function checkInfinity(browser: Browser, { url }: ServingProcess): Promise
   await console.close([/400/]);
 }
 
+async function checkNoAnswer(browser: Browser, line: CuttableLine): Promise<void> {
+  const console = await ConsolePage.open(browser, line.url);
+  const { page } = console;
+  await console.show('predict');
+  const button = page.getByRole('button', { name: 'Predict' });
+  await button.waitFor();
+  line.cut();
+  await button.click();
+  const alerts = page.getByRole('alert');
+  await alerts.filter({ hasText: 'does not answer: check that it runs. Trying again' }).waitFor();
+  assert.equal(await alerts.count(), 1);
+  await line.mend();
+  await alerts.waitFor({ state: 'detached' });
+  await button.click();
+  await page.locator('[data-result=probability]').waitFor();
+  await console.close([/ERR_/]);
+}
+
 /** What the process answers while all replicas of the shard are down. */
 async function checkUnavailableRow(browser: Browser, { url }: ServingProcess): Promise<void> {
   const console = await ConsolePage.open(browser, url);
@@ -126,6 +145,9 @@ test('a serving process in a browser', { skip: SKIP }, async (t) => {
   );
   await t.test('Predict refuses numbers that are not finite', () =>
     checkInfinity(browser, serving),
+  );
+  await t.test('Predict says once that the process does not answer', async () =>
+    checkNoAnswer(browser, await CuttableLine.start(t, serving.url)),
   );
   await t.test('Tables shows nothing of a row that no replica answered', () =>
     checkUnavailableRow(browser, serving),

@@ -45,9 +45,10 @@ export function Predict({ connection }: { connection: Connection }): JSX.Element
   const [features, setFeatures] = useState<Features>();
   const [examples, setExamples] = useState<Examples>();
   const [error, setError] = useState('');
+  const isLost = connection.error !== undefined;
   // Another version has other features.
   useEffect(() => {
-    if (model === '') return;
+    if (model === '' || isLost) return;
     const name = encodeURIComponent(model);
     Promise.all([
       requestJson<Features>(`${base}/v1/models/${name}/features`),
@@ -60,7 +61,7 @@ export function Predict({ connection }: { connection: Connection }): JSX.Element
       },
       (cause: Error) => setError(cause.message),
     );
-  }, [base, model, active]);
+  }, [base, model, active, isLost]);
   return (
     <>
       <div class="toolbar">
@@ -77,7 +78,7 @@ export function Predict({ connection }: { connection: Connection }): JSX.Element
           </select>
         )}
       </div>
-      {error !== '' && (
+      {error !== '' && !isLost && (
         <p class="banner" role="alert">
           {error}
         </p>
@@ -87,6 +88,7 @@ export function Predict({ connection }: { connection: Connection }): JSX.Element
           key={model}
           base={base}
           origin={origin}
+          isLost={isLost}
           model={model}
           features={features}
           examples={examples}
@@ -107,12 +109,15 @@ export function Predict({ connection }: { connection: Connection }): JSX.Element
 function RowForm({
   base,
   origin,
+  isLost,
   model,
   features,
   examples,
 }: {
   base: string;
   origin: string;
+  /** The page has no connection, and says so. */
+  isLost: boolean;
   model: string;
   features: Features;
   examples: Examples;
@@ -121,6 +126,8 @@ function RowForm({
   const [fields, setFields] = useState(() => toFields(features, examples.rows[0]));
   const [answer, setAnswer] = useState<Answer>();
   const [isBusy, setBusy] = useState(false);
+  // An error is out of date when the connection is lost, and when it is back.
+  useEffect(() => setAnswer((known) => (known?.error ? undefined : known)), [isLost]);
   const row = useMemo(() => toRow(features, fields), [features, fields]);
   const choose = (index: number): void => {
     setExample(index);
@@ -188,7 +195,7 @@ function RowForm({
         </div>
       </form>
       <div class="stack">
-        {error !== '' && (
+        {error !== '' && !isLost && (
           <p class="banner" role="alert">
             {error}
           </p>

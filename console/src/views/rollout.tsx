@@ -37,7 +37,11 @@ export function RolloutView({ connection }: { connection: Connection }): JSX.Ele
         <Policy key={bundle.bundle} bundle={bundle} />
       ))}
       {action !== undefined && (
-        <ActionDialog action={action} onClose={() => setAction(undefined)} />
+        <ActionDialog
+          action={action}
+          connection={connection}
+          onClose={() => setAction(undefined)}
+        />
       )}
     </>
   );

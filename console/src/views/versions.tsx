@@ -54,6 +54,7 @@ export function Versions({
       {action !== undefined && (
         <ActionDialog
           action={action}
+          connection={connection}
           onClose={(isDone) => {
             setAction(undefined);
             if (isDone && action.path.endsWith('/rollout')) onNavigate('rollout');
