@@ -1,6 +1,6 @@
 /** The frame of the page: header, navigation between views, and the connections to processes. */
 import type { JSX } from 'preact';
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import { type Connection, useConnection } from './connection.ts';
 import { TokenDialog } from './dialog.tsx';
 import { formatDuration } from './format.ts';
@@ -41,15 +41,18 @@ export function App(): JSX.Element {
   );
   const shown = isForwarded ? forwarded : own;
   const views = listViews(own);
+  const nav = useRef<HTMLElement>(null);
   const role = own.snapshot?.role;
   useEffect(() => {
     if (view === undefined) return;
     document.title = `${TITLES[view]} · ${role} ${location.host} · Hypercube`;
+    // In a narrow window, the links are wider than the page.
+    nav.current?.querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest' });
   }, [view, role]);
   return (
     <>
       <Header own={own} />
-      <nav aria-label="Views">
+      <nav aria-label="Views" ref={nav}>
         {views.map((name) => (
           <a key={name} href={`#${name}`} aria-current={name === view ? 'page' : undefined}>
             {TITLES[name]}

@@ -116,6 +116,15 @@ async function checkNoAnswer(browser: Browser, line: CuttableLine): Promise<void
   await console.close([/ERR_/]);
 }
 
+async function checkNarrowTabs(browser: Browser, { url }: ServingProcess): Promise<void> {
+  const console = await ConsolePage.open(browser, url, { width: 200 });
+  const tab = console.page.getByRole('link', { name: 'Problems' });
+  await console.show('problems');
+  const { x = 0, width = 0 } = (await tab.boundingBox()) ?? {};
+  assert.ok(x >= 0 && width > 0 && x + width <= 200, `${x} to ${x + width}`);
+  await console.close();
+}
+
 /** What the process answers while all replicas of the shard are down. */
 async function checkUnavailableRow(browser: Browser, { url }: ServingProcess): Promise<void> {
   const console = await ConsolePage.open(browser, url);
@@ -148,6 +157,9 @@ test('a serving process in a browser', { skip: SKIP }, async (t) => {
   );
   await t.test('Predict says once that the process does not answer', async () =>
     checkNoAnswer(browser, await CuttableLine.start(t, serving.url)),
+  );
+  await t.test('the tab of the view is visible in a narrow window', () =>
+    checkNarrowTabs(browser, serving),
   );
   await t.test('Tables shows nothing of a row that no replica answered', () =>
     checkUnavailableRow(browser, serving),
