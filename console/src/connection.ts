@@ -16,7 +16,8 @@ const NO_ANSWER = 'the process does not answer: check that it runs';
 let token = '';
 
 export function setToken(text: string): void {
-  token = text.trim();
+  // A header takes no other characters, and no token has them: it stays a wrong one.
+  token = text.trim().replaceAll(/[^ -~]/g, '?');
 }
 
 export class HttpError extends Error {

@@ -206,9 +206,13 @@ async function checkToken({ t, fleet, browser }: Stage): Promise<void> {
   const { page } = console;
   await page.goto(guarded);
   await page.getByRole('alert').filter({ hasText: 'control calls need' }).waitFor();
-  await page.locator('input[name=token]').fill('a wrong token');
-  await page.getByRole('button', { name: 'Continue' }).click();
-  await page.getByText('the token is wrong', { exact: true }).waitFor();
+  for (const wrong of ['a wrong token', 'ein falscher Schlüssel → «x»']) {
+    await page.locator('input[name=token]').fill(wrong);
+    const refused = page.waitForResponse(/snapshot/);
+    await page.getByRole('button', { name: 'Continue' }).click();
+    assert.equal((await refused).status(), 403);
+    await page.getByText('the token is wrong', { exact: true }).waitFor();
+  }
   await page.locator('input[name=token]').fill(TOKEN);
   await page.getByRole('button', { name: 'Continue' }).click();
   await page.getByRole('heading', { name: 'Fleet', level: 2 }).waitFor();
