@@ -159,6 +159,8 @@ function sendBody(
   if (isCut) faults.cut -= 1;
   const last = isCut ? start + Math.floor((end - start) / 2) : end;
   const stream = createReadStream(file, { start, end: last });
+  // The folder may be removed at the end of a test, before the file is open.
+  stream.on('error', () => response.destroy());
   stream.pipe(response, { end: !isCut });
   if (isCut) stream.on('end', () => setImmediate(() => response.destroy()));
 }
