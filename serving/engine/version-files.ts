@@ -10,7 +10,6 @@ import {
   type SlotSpec,
 } from '../../lib/core/slots.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import { listExternalFiles } from '../../proto/onnx-external.ts';
 
 const MODEL_FILE = 'model.onnx';
 const SLOTS_FILE = 'slots.json';
@@ -31,6 +30,8 @@ export async function readVersionGraph(
   const model = await repository.readManifestFile(manifest, MODEL_FILE);
   const source = `${bundle} ${version}: ${MODEL_FILE}`;
   const data = new Map<string, Uint8Array>();
+  // A process listens before it reads a version.
+  const { listExternalFiles } = await import('../../proto/onnx-external.ts');
   for (const name of listExternalFiles(model, source)) {
     if (!manifest.files.some(({ path }) => path === name)) {
       throw new CubeError(

@@ -7,13 +7,20 @@ import { fileExists, readFile } from '../../lib/platform/files.ts';
 /** Limit of a model file, and of each file with its data. */
 export const MODEL_BYTES_MAX: number = 2 ** 31 - 1;
 
+export { listExternalFiles } from '../../proto/onnx-external.ts';
+
 /** Whether a location is a file in the model's folder. */
-export function isBesideModel(location: string): boolean {
+function isBesideModel(location: string): boolean {
   return (
     basename(location) === location &&
     !['', '.', '..'].includes(location) &&
     !location.includes('\0')
   );
+}
+
+/** @returns paths of the files in the model's folder, whether or not they exist */
+export function listDataPaths(path: string, locations: readonly string[]): string[] {
+  return locations.filter(isBesideModel).map((location) => join(dirname(path), location));
 }
 
 /**

@@ -3,19 +3,16 @@
  * is version 1, the next one version 2. A change of the file or of its external data is loaded once
  * both are the same in two polls, so that a file that is still being copied is left alone.
  */
-import { dirname, join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { fileExists, getFileStamp, readFile } from '../../lib/platform/files.ts';
-import { listExternalFiles } from '../../proto/onnx-external.ts';
-import { isBesideModel, MODEL_BYTES_MAX, readExternalData } from './external-data.ts';
 import type { PlainModel } from './plain-model.ts';
 import { type DesiredVersion, makeSingleVersion, type VersionSource } from './version-source.ts';
 
 export class FileSource implements VersionSource {
   readonly channels: readonly [string] = ['stable'];
   readonly #path: string;
-  /** Locations of the data of the model that was read last, as the model has them. */
-  #locations: readonly string[] = [];
+  /** Files with the data of the model that was read last. */
+  #dataPaths: readonly string[] = [];
   /** Stamps of all files: of the served content, and of the last poll. */
   #served: string | undefined;
   #seen: string | undefined;
@@ -43,23 +40,24 @@ export class FileSource implements VersionSource {
     return `${this.#path} does not exist; copy the model there`;
   }
 
-  /** @throws CubeError NOT_FOUND, IO */
-  readModel(): PlainModel {
+  /** @throws CubeError NOT_FOUND, UNSUPPORTED, CORRUPT, IO */
+  async readModel(): Promise<PlainModel> {
+    // A process listens before it reads a model.
+    const external = await import('./external-data.ts');
     if (!fileExists(this.#path)) {
       throw new CubeError('NOT_FOUND', `${this.#path} does not exist; copy the model there`);
     }
     // A file that changes while it is read has another stamp in the next poll.
     const modelStamp = getFileStamp(this.#path);
-    const model = readFile(this.#path, MODEL_BYTES_MAX);
-    this.#locations = listExternalFiles(model, this.#path);
+    const model = readFile(this.#path, external.MODEL_BYTES_MAX);
+    const locations = external.listExternalFiles(model, this.#path);
+    this.#dataPaths = external.listDataPaths(this.#path, locations);
     this.#served = this.#stampFiles(modelStamp);
-    return { model, data: readExternalData(this.#path, this.#locations) };
+    return { model, data: external.readExternalData(this.#path, locations) };
   }
 
   #stampFiles(modelStamp: string | undefined): string {
-    const names = this.#locations.filter(isBesideModel);
-    const paths = names.map((name) => join(dirname(this.#path), name));
-    return [modelStamp, ...paths.map(getFileStamp)].join(' ');
+    return [modelStamp, ...this.#dataPaths.map(getFileStamp)].join(' ');
   }
 
   get #current(): DesiredVersion {

@@ -188,7 +188,7 @@ function openFileModel(
     pollMs: model.pollMs,
     logger,
     load: async (version, onStep, signal) => {
-      const files = { ...file.readModel(), name: model.name, version };
+      const files = { ...(await file.readModel()), name: model.name, version };
       const graph = await loadGraph(model, files, { logger, onStep, signal });
       return assignRecorder(graph, recorders, recorder);
     },

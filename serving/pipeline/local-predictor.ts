@@ -187,7 +187,7 @@ export class OnnxFilePredictor implements OpClient {
   /** @throws CubeError naming the file and what is wrong with it */
   async start(): Promise<void> {
     const { file, name = file, instances = 1, names, logger } = this.#options;
-    const { model, data } = new FileSource(file).readModel();
+    const { model, data } = await new FileSource(file).readModel();
     const version = createHash('sha256').update(model).digest('hex').slice(0, 16);
     const batching = { ...DEFAULT_BATCHING, maxBatch: undefined };
     const parts = { name, version, model, data, instances, batching, logger };

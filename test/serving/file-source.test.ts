@@ -32,15 +32,15 @@ test('a change of the graph or of its external data is a new version', async (t)
     });
   const source = new FileSource(path);
   const poll = async (): Promise<string | undefined> => (await source.read())?.pointer;
-  const readData = (): string => {
-    const { data } = source.readModel();
+  const readData = async (): Promise<string> => {
+    const { data } = await source.readModel();
     return [...data].map(([name, bytes]) => `${name}: ${Buffer.from(bytes)}`).join();
   };
   assert.equal(await poll(), undefined);
   writeFileSync(path, graph('a'));
   assert.deepEqual([await poll(), await poll()], ['1', '1']);
   const missing = /model\.onnx has tensors in the file "weights\.bin", which does not exist/;
-  assert.throws(readData, missing);
+  await assert.rejects(readData, missing);
   assert.deepEqual([await poll(), await poll()], ['1', '1'], 'reading changes nothing');
 
   // The graph arrives first: its version cannot be loaded until its data has arrived too.
@@ -50,15 +50,15 @@ test('a change of the graph or of its external data is a new version', async (t)
   assert.deepEqual([await poll(), await poll()], ['2', '3']);
   replaceFile(dataPath, 'weights 2', statSync(dataPath));
   assert.deepEqual([await poll(), await poll(), await poll()], ['3', '4', '4']);
-  assert.equal(readData(), 'weights.bin: weights 2');
+  assert.equal(await readData(), 'weights.bin: weights 2');
   replaceFile(path, graph('c', 'other.bin'), statSync(path));
   assert.deepEqual([await poll(), await poll()], ['4', '5']);
-  assert.throws(readData, /in the file "other\.bin", which does not exist/);
+  await assert.rejects(readData, /in the file "other\.bin", which does not exist/);
   replaceFile(dataPath, 'weights 3', statSync(dataPath));
   assert.deepEqual([await poll(), await poll()], ['5', '5'], 'the new graph does not need it');
   writeFileSync(join(path, '..', 'other.bin'), 'weights 4');
   assert.deepEqual([await poll(), await poll()], ['5', '6']);
-  assert.equal(readData(), 'other.bin: weights 4');
+  assert.equal(await readData(), 'other.bin: weights 4');
 
   rmSync(join(path, '..', 'other.bin'));
   assert.deepEqual([await poll(), await poll()], ['6', '7']);
@@ -80,7 +80,7 @@ test('data in other folders is not read, and the model still counts', async (t) 
       initializers: [externalFloats('w', [1], location)],
     });
     writeFileSync(path, bytes);
-    assert.throws(() => source.readModel(), /must be a name of a file beside the model/);
+    await assert.rejects(source.readModel(), /must be a name of a file beside the model/);
     await source.read();
   }
 });
