@@ -211,6 +211,27 @@ export class ModelRepository<V extends ServedVersion> {
     await model.follow(look);
   }
 
+  /**
+   * Refuses an ensemble before it is served, because requests to a cycle would never end.
+   * @throws CubeError INVALID_ARGUMENT naming the models of the cycle
+   */
+  #refuseCycle(name: string, dependencies: Iterable<string>): void {
+    const seen = new Set<string>();
+    const visit = (path: readonly string[], next: Iterable<string>): void => {
+      for (const dependency of next) {
+        const longer = [...path, dependency];
+        if (dependency === name) {
+          const cycle = longer.join(' -> ');
+          throw new CubeError('INVALID_ARGUMENT', `ensemble ${name} contains itself: ${cycle}`);
+        }
+        if (seen.has(dependency)) continue;
+        seen.add(dependency);
+        visit(longer, this.#models.get(dependency)?.allDependencies ?? []);
+      }
+    };
+    visit([name], dependencies);
+  }
+
   async #removeMissing(): Promise<void> {
     for (const [name, model] of this.#models) {
       if (this.#settled.has(name) || this.#last.has(name)) continue;
@@ -245,7 +266,14 @@ export class ModelRepository<V extends ServedVersion> {
       pollMs: config.pollMs,
       logger,
       signal: this.#stopping.signal,
-      plan,
+      plan: (look) => {
+        const planned = plan(look);
+        const load: typeof planned.load = async (...args) => {
+          this.#refuseCycle(name, planned.dependencies);
+          return planned.load(...args);
+        };
+        return { ...planned, load };
+      },
       onSwitch: (version) => onSwitch(name, version),
       onLoadFailed: (error) => onLoadFailed(name, error),
     });

@@ -52,6 +52,8 @@ export interface RepositoryModelOptions<V> {
 interface Loaded<V> {
   readonly value: V;
   readonly stamp: string;
+  /** Those of its configuration; a later one may have others. */
+  readonly dependencies: readonly string[];
 }
 
 /** The place of the repository's versions in the status, which other models have channels for. */
@@ -117,6 +119,12 @@ export class RepositoryModel<V extends ServedVersion> {
 
   get dependencies(): readonly string[] {
     return this.#plan?.dependencies ?? [];
+  }
+
+  /** Those of the last configuration, and of every loaded version. */
+  get allDependencies(): ReadonlySet<string> {
+    const loaded = [...this.#loaded.values()].flatMap(({ dependencies }) => dependencies);
+    return new Set([...this.dependencies, ...loaded]);
   }
 
   get status(): ModelStatus {
@@ -234,7 +242,7 @@ export class RepositoryModel<V extends ServedVersion> {
     try {
       const value = await plan.load(version, onStep, signal);
       if (this.#isUnloaded) await value.retire();
-      else this.#serve(version, { value, stamp });
+      else this.#serve(version, { value, stamp, dependencies: plan.dependencies });
     } catch (caught) {
       const error = CubeError.from(caught);
       this.#failedStamps.set(version, stamp);

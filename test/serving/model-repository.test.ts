@@ -216,6 +216,58 @@ test('loading an ensemble uses steps that have just changed or were mended', asy
   assert.deepEqual(repository.served['b'], ['2:two']);
 });
 
+test('a model that would depend on itself is refused, and the old version goes on', async (t) => {
+  const files = {
+    'outer/1/model.onnx': 'outer',
+    'outer/config.pbtxt': 'needs chain',
+    'chain/1/model.onnx': 'chain',
+    'chain/config.pbtxt': 'needs b',
+    'b/1/model.onnx': 'bee',
+  };
+  const served = { b: ['1:bee'], chain: ['1:chain'], outer: ['1:outer'] };
+  const reason = 'ensemble chain contains itself: chain -> outer -> chain';
+  const polled = new TestRepository(t, 'poll', files);
+  await polled.untilServed(served);
+  const chain = polled.models.models.get('chain')!;
+  polled.write('chain/config.pbtxt', 'needs outer');
+  await waitFor('a refusal', () => chain.status.failed[0]?.message === reason || chain.status);
+  assert.equal(chain.status.failed[0]?.code, 'INVALID_ARGUMENT');
+  polled.write('chain/config.pbtxt', 'needs chain');
+  const self = 'ensemble chain contains itself: chain -> chain';
+  await waitFor('a refusal', () => chain.status.failed[0]?.message === self || chain.status);
+  assert.deepEqual(polled.served, served);
+  assert.deepEqual(polled.retired, []);
+  // The order may be turned around: no cycle is left.
+  polled.write('outer/config.pbtxt', 'needs b');
+  polled.write('chain/config.pbtxt', 'needs outer');
+  await waitFor('chain is loaded', () => polled.retired.includes('chain 1:chain'));
+  assert.equal(chain.status.problem, undefined);
+
+  const explicit = new TestRepository(t, 'explicit', files, ['outer']);
+  await explicit.untilServed(served);
+  explicit.write('chain/config.pbtxt', 'needs outer');
+  await assert.rejects(explicit.models.load('chain'), new RegExp(reason));
+  assert.deepEqual(explicit.served, served);
+});
+
+test('a change that fails does not close a cycle through the old version', async (t) => {
+  const repository = new TestRepository(t, 'poll', {
+    'outer/1/model.onnx': 'outer',
+    'outer/config.pbtxt': 'needs chain',
+    'chain/1/model.onnx': 'chain',
+  });
+  const served = { chain: ['1:chain'], outer: ['1:outer'] };
+  await repository.untilServed(served);
+  const { models } = repository.models;
+  repository.write('outer/1/model.onnx', 'broken');
+  repository.write('outer/config.pbtxt', 'all');
+  await waitFor('outer fails', () => models.get('outer')?.status.problem !== undefined);
+  repository.write('chain/config.pbtxt', 'needs outer');
+  await waitFor('chain fails', () => models.get('chain')?.status.problem !== undefined);
+  assert.match(models.get('chain')?.status.problem ?? '', /chain -> outer -> chain/);
+  assert.deepEqual(repository.served, served);
+});
+
 test('a version that appears piecewise is used when two looks are equal', (t) => {
   const folder = temporaryFolder(t);
   const add = (path: string, text: string): void => {

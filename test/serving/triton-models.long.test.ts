@@ -281,6 +281,10 @@ test('an ensemble whose steps do not fit is not served, and says why', async (t)
     'missing/1/.keep': '',
     'self/config.pbtxt': ensemble(step('self', 'x', 'y')),
     'self/1/.keep': '',
+    'left/config.pbtxt': ensemble(step('right', 'x', 'y')),
+    'left/1/.keep': '',
+    'right/config.pbtxt': ensemble(step('left', 'x', 'y')),
+    'right/1/.keep': '',
     'wrong/config.pbtxt': ensemble(step('add', 'x', 'y')).replace('TYPE_FP32', 'TYPE_INT64'),
     'wrong/1/.keep': '',
     'twice/config.pbtxt': ensemble(step('add', 'x', 'y'), step('add', 'x', 'y')),
@@ -289,7 +293,9 @@ test('an ensemble whose steps do not fit is not served, and says why', async (t)
   const expected: Record<string, RegExp> = {
     cycle: /the steps add, add wait for each other/,
     missing: /config\.pbtxt:4: step add: input x takes the tensor z, which is neither/,
-    self: /no version of self is served/,
+    self: /no version of self is served: ensemble self contains itself: self -> self/,
+    left: /ensemble left contains itself: left -> right -> left/,
+    right: /ensemble right contains itself: right -> left -> right/,
     wrong: /x is FP32, but input x is INT64/,
     twice: /tensor y has two sources/,
   };
@@ -304,6 +310,21 @@ test('an ensemble whose steps do not fit is not served, and says why', async (t)
     assert.equal(status, 503);
     assert.match(body.error, reason);
   }
+});
+
+test('a change that closes a cycle of ensembles interrupts no request', async (t) => {
+  const { serving, folder } = await serve(t, STEPS, POLL);
+  await serving.waitUntilReady();
+  const cycle = ensemble(step('nested', 'x', 'z'), step('add', 'z', 'y'));
+  write(folder, { 'chain/config.pbtxt': cycle });
+  const { body } = await serving.waitFor('/v1/status', (answer) =>
+    answer.body.models.some(({ failed }: { failed: unknown[] }) => failed.length > 0),
+  );
+  const { failed } = body.models.find(({ model: name }: { model: string }) => name === 'chain');
+  assert.match(failed[0].message, /ensemble chain contains itself: chain -> nested -> chain/);
+  assert.deepEqual((await infer(serving, 'chain', [0, 0, 0])).body.outputs[0].data, [2, 2, 2]);
+  assert.deepEqual((await infer(serving, 'nested', [0, 0, 0])).body.outputs[0].data, [6, 6, 6]);
+  assert.equal((await serving.get('/metrics')).status, 200);
 });
 
 /** The configuration of the model below, over HTTP and gRPC. */
