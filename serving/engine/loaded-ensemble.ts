@@ -47,6 +47,10 @@ export class LoadedEnsemble implements TensorModel {
   /** Each step comes after those that it needs. */
   readonly #steps: readonly EnsembleStep[];
   readonly #users = new VersionUsers();
+  /** The models that were checked last, which may be retired since. */
+  #checked: ReadonlyMap<EnsembleStep, WeakRef<TensorModel>>;
+  /** Why the models that were checked last do not fit. */
+  #misfit: string | undefined;
 
   /** @throws CubeError INVALID_ARGUMENT for steps that do not fit, NOT_READY for a missing model */
   constructor(options: EnsembleOptions) {
@@ -62,6 +66,7 @@ export class LoadedEnsemble implements TensorModel {
     this.#options = options;
     const models = new Map(steps.map((step) => [step, this.#findStep(step)]));
     this.#steps = planEnsemble({ signature, isBatched }, steps, models, source);
+    this.#checked = toWeakRefs(models);
     this.batcher = {
       estimateWaitMs: (priority, isHead) =>
         this.#listModels().reduce(
@@ -119,7 +124,7 @@ export class LoadedEnsemble implements TensorModel {
     depth++;
     const pinned = new Map<EnsembleStep, PinnedModel>();
     try {
-      for (const step of this.#steps) pinned.set(step, pinModel(this.#findStep(step)));
+      for (const [step, model] of this.#findModels()) pinned.set(step, pinModel(model));
     } catch (error) {
       for (const step of pinned.values()) step.release();
       throw error;
@@ -143,6 +148,34 @@ export class LoadedEnsemble implements TensorModel {
     } catch (error) {
       return CubeError.from(error).message;
     }
+  }
+
+  /**
+   * The models of the steps, each after those that it needs.
+   * @throws CubeError NOT_READY naming a step that is not served, or does not fit any more
+   */
+  #findModels(): ReadonlyMap<EnsembleStep, TensorModel> {
+    const models = new Map<EnsembleStep, TensorModel>();
+    let isChecked = true;
+    for (const step of this.#steps) {
+      const model = this.#findStep(step);
+      models.set(step, model);
+      isChecked &&= this.#checked.get(step)?.deref() === model;
+    }
+    if (!isChecked) this.#check(models);
+    if (this.#misfit === undefined) return models;
+    throw new CubeError('NOT_READY', `a step of ${this.name} does not fit: ${this.#misfit}`);
+  }
+
+  /** Versions that replaced those at the load may have other tensors. */
+  #check(models: ReadonlyMap<EnsembleStep, TensorModel>): void {
+    this.#misfit = undefined;
+    try {
+      planEnsemble(this, this.#steps, models, this.#options.source);
+    } catch (error) {
+      this.#misfit = CubeError.from(error).message;
+    }
+    this.#checked = toWeakRefs(models);
   }
 
   /** @throws CubeError NOT_READY naming a step that is not served */
@@ -259,6 +292,12 @@ export class LoadedEnsemble implements TensorModel {
       }
     });
   }
+}
+
+function toWeakRefs(
+  models: ReadonlyMap<EnsembleStep, TensorModel>,
+): Map<EnsembleStep, WeakRef<TensorModel>> {
+  return new Map([...models].map(([step, model]) => [step, new WeakRef(model)]));
 }
 
 function requireTensor(

@@ -5,12 +5,12 @@ import type { TensorModel } from './tensor-model.ts';
 
 export type LoadedVersion = LoadedBundle | TensorModel;
 
-/** Why requests for a loaded ensemble fail: one of its steps is not served. */
+/** Why requests for a loaded ensemble fail: one of its steps is not served, or does not fit. */
 export function findMissingStep(loaded: LoadedVersion): string | undefined {
   return isTensorModel(loaded) ? loaded.findMissingStep?.() : undefined;
 }
 
-/** @throws CubeError NOT_READY naming a step of the ensemble that is not served */
+/** @throws CubeError NOT_READY naming a step of the ensemble that is not served or does not fit */
 export function requireSteps(loaded: LoadedVersion): void {
   const reason = findMissingStep(loaded);
   if (reason !== undefined) throw new CubeError('NOT_READY', reason);

@@ -42,13 +42,13 @@ export interface TensorModel extends VersionUse {
    */
   predict(call: GraphCall, options: PredictOptions): Promise<GraphPrediction>;
 
-  /** Why requests fail: a step of the ensemble is not served. */
+  /** Why requests fail: a step of the ensemble is not served, or does not fit any more. */
   findMissingStep?(): string | undefined;
 
   /**
    * Keeps every model that a request needs in use, also the steps of an ensemble, as they are now.
    * `release` must follow.
-   * @throws CubeError NOT_READY naming a step that is not loaded
+   * @throws CubeError NOT_READY naming a step that is not loaded, or does not fit any more
    */
   pin?(): PinnedModel;
 }

@@ -227,9 +227,15 @@ function createEnsemble(
     signature: toSignature(config, isBatched),
     isBatched,
     maxBatch: Math.max(1, config.maxBatch ?? 0),
-    steps,
-    source,
+    // Callers get errors of the ensemble, and need no folder of the server.
+    steps: steps.map((step) => ({ ...step, location: hideFolder(step.location, look) })),
+    source: hideFolder(source, look),
     labels: readLabels(look.folder, outputs),
     find,
   });
+}
+
+/** The path of a file from the repository's folder on. */
+function hideFolder(path: string, { folder, name }: ModelLook): string {
+  return path.startsWith(folder) ? `${name}${path.slice(folder.length)}` : path;
 }

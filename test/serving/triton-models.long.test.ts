@@ -10,7 +10,14 @@ import { type TestContext, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
 import { waitFor } from '../support/processes.ts';
-import { FLOAT, floats, model, node, value } from '../tools/prune-model/support/onnx-builder.ts';
+import {
+  FLOAT,
+  floats,
+  INT64,
+  model,
+  node,
+  value,
+} from '../tools/prune-model/support/onnx-builder.ts';
 import { OipClient } from './support/kserve-client.ts';
 import { type Answer, ServingProcess } from './support/serving-process.ts';
 import { TfsClient } from './support/tfs-client.ts';
@@ -18,14 +25,21 @@ import { TfsClient } from './support/tfs-client.ts';
 const MAIN = fileURLToPath(new URL('../../serving/main.js', import.meta.url));
 
 /** y [batch, 3] = x [batch, 3] op a constant. */
-function arithmetic(op: 'Add' | 'Mul', constant: number): Uint8Array {
+function arithmetic(op: 'Add' | 'Mul', constant: number, input = 'x'): Uint8Array {
   return model({
-    inputs: [value('x', FLOAT, ['batch', 3])],
+    inputs: [value(input, FLOAT, ['batch', 3])],
     outputs: [value('y', FLOAT, ['batch', 3])],
     initializers: [floats('c', [1], [constant])],
-    nodes: [node(op, ['x', 'c'], ['y'])],
+    nodes: [node(op, [input, 'c'], ['y'])],
   });
 }
+
+/** y [batch, 3] = x [batch, 3] as integers. */
+const TO_INTEGERS = model({
+  inputs: [value('x', FLOAT, ['batch', 3])],
+  outputs: [value('y', INT64, ['batch', 3])],
+  nodes: [node('Cast', ['x'], ['y'], { attributes: { to: INT64 } })],
+});
 
 type Files = Readonly<Record<string, string | Uint8Array>>;
 
@@ -270,6 +284,43 @@ test('an ensemble is not ready once a step is removed, and names no folder', asy
   assert.deepEqual([status, body.error], [503, error]);
   write(folder, { 'add/1/model.onnx': arithmetic('Add', 1) });
   await serving.waitFor('/v2/models/nested/ready', (answer) => answer.status === 200);
+});
+
+test('an ensemble is not ready while a step has a version whose tensors do not fit', async (t) => {
+  const flags = ['--model-control-mode', 'explicit', '--load-model', 'nested'];
+  const { serving, folder } = await serve(t, STEPS, flags);
+  await serving.waitUntilReady();
+  const replace = async (name: string, bytes: Uint8Array): Promise<void> => {
+    write(folder, { [`${name}/1/model.onnx`]: bytes });
+    assert.equal((await serving.post(`/v2/repository/models/${name}/load`, '')).status, 200);
+  };
+  const assertMisfit = async (name: string, bytes: Uint8Array, reason: string): Promise<void> => {
+    await replace(name, bytes);
+    const error = `a step of chain does not fit: chain/config.pbtxt:4: ${reason}`;
+    for (const path of ['chain', 'nested']) {
+      const refused = await infer(serving, path, [0, 0, 0]);
+      assert.deepEqual([refused.status, refused.body.error], [503, error]);
+      const ready = await serving.get(`/v2/models/${path}/ready`);
+      assert.deepEqual([ready.status, ready.body.error], [503, error]);
+    }
+    const { body } = await serving.post('/v2/repository/index', '');
+    const entry = body.find((one: { name: string }) => one.name === 'chain');
+    assert.deepEqual([entry.state, entry.reason], ['UNAVAILABLE', error]);
+  };
+  await assertMisfit('add', TO_INTEGERS, 'step double: x is FP32, but output y of add is INT64');
+  await replace('add', arithmetic('Add', 3));
+  assert.deepEqual((await infer(serving, 'chain', [0, 0, 0])).body.outputs[0].data, [6, 6, 6]);
+  await assertMisfit(
+    'add',
+    arithmetic('Add', 1, 'input'),
+    'step add: the model has no input x; known here: input',
+  );
+  await replace('add', arithmetic('Add', 3));
+  await replace('double', TO_INTEGERS);
+  const { status, body } = await infer(serving, 'chain', [0, 0, 0]);
+  assert.equal(status, 503);
+  assert.match(body.error, /^a step .*: y is FP32, but output y of double is INT64$/);
+  assert.ok(!body.error.includes(folder), body.error);
 });
 
 test('an ensemble whose steps do not fit is not served, and says why', async (t) => {
