@@ -11,7 +11,7 @@ import { quoteInput } from '../../lib/core/shown-input.ts';
 import type { HttpAdmit } from '../../lib/rpc/direct-routes.ts';
 import type { OipScores } from '../../proto/oip.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
-import { isTensorModel } from '../engine/loaded-version.ts';
+import { findMissingStep, isTensorModel } from '../engine/loaded-version.ts';
 import type { VersionFinder } from '../models/experiments.ts';
 import { type Models, requireBundle, type VersionSelector } from '../models/model-registry.ts';
 import { HttpCallContext, HttpHeadContext } from './call-context.ts';
@@ -149,12 +149,22 @@ function getVersionStatus(
   // findLoaded throws for an unknown model; a model that is still loading has a state to report.
   if (status === undefined || version !== undefined || label !== undefined) {
     const loaded = checkModelAccess(models, grant, findLoaded(models, target));
-    return { model_version_status: [formatVersionState(loaded.version, 'AVAILABLE')] };
+    return { model_version_status: [formatLoadedState(loaded)] };
   }
   grant?.principal.checkModel(model);
-  const states = status.held.map((loaded) => formatVersionState(loaded, 'AVAILABLE'));
+  const states = status.held.map((held) =>
+    formatLoadedState(models.find(model, { version: held })),
+  );
   if (status.loading !== undefined) states.push(formatVersionState(status.loading, 'LOADING'));
   return { model_version_status: states };
+}
+
+/** An ensemble without one of its steps has the state of a version that failed. */
+function formatLoadedState(loaded: LoadedVersion): object {
+  const reason = findMissingStep(loaded);
+  if (reason === undefined) return formatVersionState(loaded.version, 'AVAILABLE');
+  const status = { error_code: 'UNAVAILABLE', error_message: reason };
+  return { version: loaded.version, state: 'END', status };
 }
 
 function formatVersionState(version: string, state: 'AVAILABLE' | 'LOADING'): object {

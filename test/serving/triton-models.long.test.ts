@@ -257,6 +257,12 @@ test('an ensemble is not ready while one of its steps is unloaded', async (t) =>
   const chain = await readState('chain');
   assert.equal(chain.state, 'UNAVAILABLE');
   assert.match(chain.reason, expected);
+  for (const path of ['chain', 'chain/versions/1']) {
+    const tensorFlow = await serving.get(`/v1/models/${path}`);
+    const [{ version, state, status }] = tensorFlow.body.model_version_status;
+    assert.deepEqual([version, state, status.error_code], ['1', 'END', 'UNAVAILABLE']);
+    assert.match(status.error_message, expected);
+  }
   const nested = await readState('nested');
   assert.equal(nested.state, 'UNAVAILABLE');
   assert.match(nested.reason, expected);
@@ -272,6 +278,8 @@ test('an ensemble is not ready while one of its steps is unloaded', async (t) =>
   assert.equal((await serving.post('/v2/repository/models/nested/load', '')).status, 200);
   assert.equal((await serving.get('/v2/models/chain/ready')).status, 200);
   assert.equal((await readState('nested')).state, 'READY');
+  const tensorFlow = await serving.get('/v1/models/chain');
+  assert.equal(tensorFlow.body.model_version_status[0].state, 'AVAILABLE');
 });
 
 test('an ensemble is not ready once a step is removed, and names no folder', async (t) => {
