@@ -204,7 +204,8 @@ export class ModelRepository<V extends ServedVersion> {
     if (model === undefined) return;
     if (look === undefined) {
       const { folder } = this.#options.config;
-      model.fail(`${folder} has no folder ${name}, or its files keep changing`);
+      const problem = `has no folder ${name}, or its files keep changing`;
+      model.fail(`the repository ${problem}`, `${folder} ${problem}`);
       return;
     }
     for (const dependency of model.readDependencies(look)) await this.#follow(dependency, followed);
@@ -292,8 +293,7 @@ export class ModelRepository<V extends ServedVersion> {
   }
 
   #failUnknown(name: string): never {
-    const { folder } = this.#options.config;
     const hint = suggestNames(name, this.#last.keys());
-    throw new CubeError('NOT_FOUND', `${folder} has no model ${quoteInput(name)}; ${hint}`);
+    throw new CubeError('NOT_FOUND', `the repository has no model ${quoteInput(name)}; ${hint}`);
   }
 }

@@ -64,6 +64,11 @@ function lookAtModel(name: string, folder: string): ModelLook {
   };
 }
 
+/** A text for callers, who need no folder of the server: paths begin with the model's name. */
+export function hideFolder(text: string, { folder, name }: ModelLook): string {
+  return text.replaceAll(folder, name);
+}
+
 /** Path, time, size and inode of a file, or of all files in a folder. */
 function readStamps(folder: string, path: string): string {
   const lines: string[] = [];

@@ -9,7 +9,7 @@ import { quoteInput } from '../../lib/core/shown-input.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { LoadFailures } from './load-failures.ts';
-import type { ModelLook } from './repository-looks.ts';
+import { hideFolder, type ModelLook } from './repository-looks.ts';
 import type { ModelStatus } from './version-manager.ts';
 
 /** A version of a loaded model; requests in progress keep it until they end. */
@@ -157,10 +157,15 @@ export class RepositoryModel<V extends ServedVersion> {
     return this.#readPlan(look)?.dependencies ?? [];
   }
 
-  /** Records why the model cannot be loaded. */
-  fail(problem: string): void {
+  /**
+   * Records why the model cannot be loaded.
+   * @param problem for callers
+   * @param logged the same with folders of the server
+   */
+  fail(problem: string, logged: string = problem): void {
     if (problem !== this.#problem) {
-      this.#options.logger.warn({ model: this.#options.name, problem }, 'model cannot be loaded');
+      const { name: model, logger } = this.#options;
+      logger.warn({ model, problem: logged }, 'model cannot be loaded');
     }
     this.#problem = problem;
   }
@@ -175,7 +180,7 @@ export class RepositoryModel<V extends ServedVersion> {
     // The highest first: it serves requests without a version.
     for (const version of sortVersions(wanted).reverse()) {
       const stamp = `${look.settingsStamp}\n\n${look.versions.get(version) ?? ''}`;
-      if (this.#loaded.get(version)?.stamp !== stamp) await this.#load(plan, version, stamp);
+      if (this.#loaded.get(version)?.stamp !== stamp) await this.#load(plan, version, stamp, look);
     }
     if (this.#isUnloaded) return;
     if (wanted.every((version) => this.#loaded.has(version))) {
@@ -183,7 +188,7 @@ export class RepositoryModel<V extends ServedVersion> {
         if (!wanted.includes(version)) this.#retire(version);
       }
     }
-    if (wanted.length === 0) this.fail(explainNoVersion(look));
+    if (wanted.length === 0) this.#failLook(explainNoVersion(look), look);
     else this.#problem = this.#findProblem();
   }
 
@@ -219,9 +224,13 @@ export class RepositoryModel<V extends ServedVersion> {
       this.#settingsStamp = look.settingsStamp;
       return this.#plan;
     } catch (error) {
-      this.fail(CubeError.from(error).message);
+      this.#failLook(CubeError.from(error).message, look);
       return undefined;
     }
+  }
+
+  #failLook(problem: string, look: ModelLook): void {
+    this.fail(hideFolder(problem, look), problem);
   }
 
   #forgetFailures(wanted: readonly string[]): void {
@@ -231,7 +240,7 @@ export class RepositoryModel<V extends ServedVersion> {
     }
   }
 
-  async #load(plan: ModelPlan<V>, version: string, stamp: string): Promise<void> {
+  async #load(plan: ModelPlan<V>, version: string, stamp: string, look: ModelLook): Promise<void> {
     if (this.#failedStamps.get(version) !== stamp) this.#failures.delete(version);
     if (!this.#failures.canTry(version)) return;
     const { name: model, logger, signal } = this.#options;
@@ -246,7 +255,8 @@ export class RepositoryModel<V extends ServedVersion> {
     } catch (caught) {
       const error = CubeError.from(caught);
       this.#failedStamps.set(version, stamp);
-      const isNews = this.#failures.record(version, error, false);
+      const shown = new CubeError(error.code, hideFolder(error.message, look));
+      const isNews = this.#failures.record(version, shown, false);
       this.#options.onLoadFailed(error);
       if (isNews) logger.warn({ model, version, error: error.message }, 'version cannot be loaded');
     } finally {

@@ -28,7 +28,7 @@ import { LoadedEnsemble } from '../engine/loaded-ensemble.ts';
 import { LoadedGraph } from '../engine/loaded-graph.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
 import { listExternalFiles, MODEL_BYTES_MAX, readExternalData } from './external-data.ts';
-import type { ModelLook } from './repository-looks.ts';
+import { hideFolder, type ModelLook } from './repository-looks.ts';
 import { type ModelPlan, sortVersions } from './repository-model.ts';
 import { warmUpDeclared } from './triton-warm-up.ts';
 
@@ -233,9 +233,4 @@ function createEnsemble(
     labels: readLabels(look.folder, outputs),
     find,
   });
-}
-
-/** The path of a file from the repository's folder on. */
-function hideFolder(path: string, { folder, name }: ModelLook): string {
-  return path.startsWith(folder) ? `${name}${path.slice(folder.length)}` : path;
 }

@@ -19,7 +19,7 @@ import type { ModelPlan, RepositoryModel } from '../../serving/models/repository
 import { temporaryFolder } from '../repository/support/fixtures.ts';
 import { waitFor } from '../support/processes.ts';
 
-/** A version is the text of its file; `broken` does not load. */
+/** A version is the text of its file; `broken` does not load, nor does `broken at path`. */
 interface TextVersion {
   readonly version: string;
   readonly text: string;
@@ -30,6 +30,7 @@ class TestRepository {
   readonly folder: string;
   readonly retired: string[] = [];
   readonly warnings: string[] = [];
+  readonly errors: string[] = [];
   readonly models: ModelRepository<TextVersion>;
 
   constructor(
@@ -44,7 +45,10 @@ class TestRepository {
       config: { folder: this.folder, mode, pollMs: 10, load, models: [] },
       clock: systemClock,
       logger: Object.assign(createLogger('test', { level: 'silent' }), {
-        warn: ({ problem }: { problem: string }) => this.warnings.push(problem),
+        warn: ({ problem, error }: { problem?: string; error?: string }) => {
+          if (problem !== undefined) this.warnings.push(problem);
+          if (error !== undefined) this.errors.push(error);
+        },
       }),
       plan: (look) => this.#plan(look),
       onSwitch: () => {},
@@ -87,6 +91,9 @@ class TestRepository {
     const config = look.settingsStamp.includes('config.pbtxt')
       ? readText(join(look.folder, 'config.pbtxt'))
       : '';
+    if (config === 'wrong at path') {
+      throw new CubeError('INVALID_ARGUMENT', `${join(look.folder, 'config.pbtxt')}:1: wrong`);
+    }
     if (config === 'wrong') throw new CubeError('INVALID_ARGUMENT', 'config.pbtxt:1: wrong');
     return {
       dependencies: config.startsWith('needs ') ? [config.slice('needs '.length)] : [],
@@ -98,6 +105,9 @@ class TestRepository {
             : [...versions].sort((a, b) => Number(a) - Number(b)).slice(-1),
       load: async (version) => {
         const text = readText(join(look.folder, version, 'model.onnx'));
+        if (text === 'broken at path') {
+          throw new CubeError('CORRUPT', `${join(look.folder, version)} is broken`);
+        }
         if (text === 'broken') throw new CubeError('CORRUPT', `${version} is broken`);
         const retire = async (): Promise<void> => {
           this.retired.push(`${look.name} ${version}:${text}`);
@@ -129,11 +139,12 @@ test('a folder without a usable version is named, with what to do', async (t) =>
   const repository = new TestRepository(t, 'poll', { 'a/01/model.onnx': 'one' });
   const model = (): RepositoryModel<TextVersion> | undefined => repository.models.models.get('a');
   await waitFor('a problem', () => model()?.status.problem?.includes('has no version') ?? false);
-  assert.match(model()?.status.problem ?? '', /a folder named by its number, such as .*\/a\/1$/);
-  assert.match(repository.warnings.join(), /\/a has no version/);
+  const problem = 'a has no version; put each one into a folder named by its number, such as a/1';
+  assert.equal(model()?.status.problem, problem);
+  assert.ok(repository.warnings.some((text) => text.startsWith(`${repository.folder}/a has no `)));
   repository.write('a/config.pbtxt', 'none');
   repository.write('a/1/model.onnx', 'one');
-  const refused = /the version policy of .*\/a allows none of its versions \(1\)/;
+  const refused = /^the version policy of a allows none of its versions \(1\)$/;
   await waitFor('a policy problem', () => refused.test(model()?.status.problem ?? ''));
 });
 
@@ -158,6 +169,29 @@ test('a broken version or configuration leaves the old one serving', async (t) =
   assert.equal(model.current.text, 'mended');
 });
 
+test('errors for callers name no folder of the server, and the log does', async (t) => {
+  const files = { 'a/1/model.onnx': 'broken at path', 'b/config.pbtxt': 'wrong at path' };
+  const repository = new TestRepository(t, 'none', files);
+  const { models } = repository.models;
+  const expected = { a: 'version 1: a/1 is broken', b: 'b/config.pbtxt:1: wrong' };
+  for (const [name, problem] of Object.entries(expected)) {
+    const model = models.get(name)!;
+    await waitFor(name, () => model.status.problem === problem || model.status);
+    assert.throws(
+      () => model.current,
+      ({ message }) => !message.includes(repository.folder),
+    );
+  }
+  const { folder } = repository;
+  assert.deepEqual(repository.warnings, [`${folder}/b/config.pbtxt:1: wrong`]);
+  assert.deepEqual(repository.errors, [`${folder}/a/1 is broken`]);
+  const absent = new TestRepository(t, 'explicit', {}, ['c']);
+  const missing = 'the repository has no folder c, or its files keep changing';
+  const problem = (): string | undefined => absent.models.models.get('c')?.status.problem;
+  await waitFor('a problem', () => problem() === missing || problem());
+  assert.deepEqual(absent.warnings, [missing.replace('the repository', absent.folder)]);
+});
+
 test('mode none loads everything once, and refuses load requests', async (t) => {
   const repository = new TestRepository(t, 'none', {
     'a/1/model.onnx': 'one',
@@ -168,7 +202,7 @@ test('mode none loads everything once, and refuses load requests', async (t) => 
   await repository.untilServed({ a: ['1:one'], empty: [] });
   const empty = repository.models.models.get('empty')!;
   await waitFor('a problem', () => empty.status.problem?.includes('no version') === true);
-  assert.throws(() => empty.current, /no version of empty is served: .*empty has no version/);
+  assert.throws(() => empty.current, /no version of empty is served: empty has no version/);
   await assert.rejects(repository.models.load('a'), /start serving with --model-control-mode expl/);
   await assert.rejects(repository.models.unload('a', false), { code: 'UNSUPPORTED' });
 });
@@ -187,7 +221,8 @@ test('mode explicit loads and unloads on request, with dependencies', async (t) 
   );
   await repository.untilServed({ a: ['1:one'], b: [], both: [] });
   assert.equal(repository.models.models.get('b')?.status.unloaded, true);
-  await assert.rejects(repository.models.load('c'), /has no model "c"; known here: a, b, both/);
+  const unknown = /^the repository has no model "c"; known here: a, b, both$/;
+  await assert.rejects(repository.models.load('c'), { message: unknown });
   await repository.models.load('both');
   await repository.untilServed({ a: ['1:one'], b: ['1:bee'], both: ['1:both'] });
   await repository.models.unload('both', true);
