@@ -9,6 +9,7 @@ import type { BatchSizeStats } from '../engine/engine-stats.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
 import { findMissingStep, isTensorModel } from '../engine/loaded-version.ts';
 import type { Models } from '../models/model-registry.ts';
+import type { ModelStatus } from '../models/version-manager.ts';
 import { getModelMetadata, PLATFORM } from './infer.ts';
 import { ROWS_PER_REQUEST_MAX } from './request-limits.ts';
 
@@ -166,14 +167,16 @@ function getVersionStatistics(name: string, { version, stats }: LoadedVersion): 
 
 /**
  * One entry for each loaded version, for each one that failed to load, and for a model without
- * either.
+ * either. A loaded version whose changed files cannot be loaded is ready, with the reason.
  */
 export function getRepositoryIndex(models: Models, onlyReady: boolean): RepositoryIndexEntry[] {
   const index = models.status().flatMap((status): RepositoryIndexEntry[] => {
     const { model: name, held, loading, problem, failed } = status;
     const entries = held.map((version): RepositoryIndexEntry => {
       const reason = findMissingStep(models.find(name, { version }));
-      if (reason === undefined) return { name, version, state: 'READY', reason: '' };
+      if (reason === undefined) {
+        return { name, version, state: 'READY', reason: explainOldContent(status, version) };
+      }
       return { name, version, state: 'UNAVAILABLE', reason };
     });
     const isNew = (version: string): boolean => version !== loading && !held.includes(version);
@@ -189,6 +192,16 @@ export function getRepositoryIndex(models: Models, onlyReady: boolean): Reposito
     ];
   });
   return onlyReady ? index.filter(({ state }) => state === 'READY') : index;
+}
+
+/** Why changed files of a version that serves are not used; empty when they are. */
+function explainOldContent(status: ModelStatus, version: string): string {
+  const { failed, problem, missingStep } = status;
+  const failure = failed.find((candidate) => candidate.version === version);
+  if (failure !== undefined) return failure.message;
+  // A problem that is no failure of a version concerns all: the configuration, or the source.
+  const isOfAll = failed.length === 0 && problem !== missingStep;
+  return (isOfAll ? problem : undefined) ?? '';
 }
 
 /** @throws CubeError DENIED, NOT_FOUND, NOT_READY */

@@ -117,6 +117,35 @@ test('polling follows the folder while requests run without failures', async (t)
   await serving.waitFor('/v2/models/n/ready', ({ status }) => status === 404);
 });
 
+test('the index says why a version that serves does not use its changed files', async (t) => {
+  const config = 'max_batch_size: 8';
+  const { serving, folder } = await serve(
+    t,
+    { 'm/1/model.onnx': arithmetic('Add', 1), 'm/config.pbtxt': config },
+    POLL,
+  );
+  await serving.waitUntilReady();
+  const readEntries = async (): Promise<{ version: string; state: string; reason: string }[]> =>
+    (await serving.post('/v2/repository/index', '')).body;
+  const untilReason = (expected: RegExp): Promise<void> =>
+    waitFor(String(expected), async () => {
+      const [entry, ...others] = await readEntries();
+      assert.deepEqual([entry?.version, entry?.state, others], ['1', 'READY', []]);
+      return expected.test(entry?.reason ?? '') || entry;
+    });
+  await untilReason(/^$/);
+  write(folder, { 'm/1/model.onnx': 'x' });
+  await untilReason(/^m\/1\/model\.onnx is not a valid ONNX model/);
+  assert.equal((await infer(serving, 'm', [0, 1, 2])).status, 200);
+  write(folder, { 'm/1/model.onnx': arithmetic('Add', 2) });
+  await untilReason(/^$/);
+  write(folder, { 'm/config.pbtxt': 'max_batchsize: 8' });
+  await untilReason(/^m\/config\.pbtxt:1.*did you mean "max_batch_size"/);
+  write(folder, { 'm/config.pbtxt': config });
+  await untilReason(/^$/);
+  assert.deepEqual((await infer(serving, 'm', [0, 1, 2])).body.outputs[0].data, [2, 3, 4]);
+});
+
 test('several versions are served at once, the highest by default', async (t) => {
   const { serving, folder } = await serve(
     t,
