@@ -32,7 +32,7 @@ export async function readVersionGraph(
   const data = new Map<string, Uint8Array>();
   // A process listens before it reads a version.
   const { listExternalFiles } = await import('../../proto/onnx-external.ts');
-  for (const name of listExternalFiles(model, source)) {
+  for (const name of listLocations(model, listExternalFiles)) {
     if (!manifest.files.some(({ path }) => path === name)) {
       throw new CubeError(
         'NOT_FOUND',
@@ -42,6 +42,18 @@ export async function readVersionGraph(
     data.set(name, await repository.readManifestFile(manifest, name));
   }
   return { model, data, source };
+}
+
+/** Lists nothing for bytes that are not an ONNX model: onnxruntime says what is wrong with them. */
+function listLocations(
+  model: Uint8Array,
+  list: (model: Uint8Array, source: string) => string[],
+): string[] {
+  try {
+    return list(model, MODEL_FILE);
+  } catch {
+    return [];
+  }
 }
 
 export async function readVersionSlots(

@@ -23,7 +23,6 @@ import { handleFastifyRequest, STREAMED_TYPE } from '../../lib/rpc/http-server.t
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import { HttpCallContext, HttpHeadContext } from './call-context.ts';
 import { registerCtrGrpc } from './ctr-grpc.ts';
-import { LINE_PRIORITY, LineScorer } from './ctr-lines.ts';
 import { findBundle, parseCtrOptions } from './ctr-options.ts';
 import { formatCtrJson, toCtrResponse } from './ctr-response.ts';
 import type { Endpoints } from './endpoints.ts';
@@ -107,11 +106,13 @@ function getContentType({ headers }: Pick<HttpRequest, 'headers'>): string {
 }
 
 /** Scores a stream of JSON lines while it arrives. */
-function scoreLines(
+async function scoreLines(
   context: ProtocolContext,
   request: FastifyRequest,
   reply: FastifyReply,
-): FastifyReply {
+): Promise<FastifyReply> {
+  // Few processes get such streams.
+  const { LINE_PRIORITY, LineScorer } = await import('./ctr-lines.ts');
   const encoding = request.headers['content-encoding'] ?? 'identity';
   if (encoding !== 'identity') {
     throw new CubeError(

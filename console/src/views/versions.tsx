@@ -244,7 +244,8 @@ function listActions(
     return pointing
       .filter(({ previous }) => previous !== undefined)
       .map(({ channel, previous }) => {
-        const text = `Channel ${channel} returns to version ${previous}; ${version} is quarantined.`;
+        const target = `Channel ${channel} returns to version ${previous}`;
+        const text = `${target}; ${version} is quarantined.`;
         const extra = { isDangerous: true, body: { ...body, channel } };
         return act('rollback', 'Roll back', `Roll back ${channel}`, text, extra);
       });
