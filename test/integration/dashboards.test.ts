@@ -80,7 +80,8 @@ async function scrapeFleet(t: TestContext): Promise<string> {
   let text = '';
   await waitFor('the version is measured', async () => {
     text = `${await scrape(`http://${fleet.agentAddress}`)}\n${await scrape(`http://${listen}`)}`;
-    const names = ['hypercube_agent_server_version{', 'hypercube_agent_up_to_date{'];
+    const agent = ['server_version{', 'up_to_date{', 'freshness_seconds{'];
+    const names = agent.map((name) => `hypercube_agent_${name}`);
     return [...names, 'hypercube_rollouts{'].every((name) => text.includes(name));
   });
   return text;
