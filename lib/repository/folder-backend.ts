@@ -99,14 +99,14 @@ export class FolderBackend implements Backend {
     return join(this.location, path);
   }
 
-  #objects(folder: string): StoredObject[] {
-    const nowMs = wallClockMs();
+  /** Objects of equal times have equal ages, by which the newest versions are found. */
+  #objects(folder: string, nowMs: number = wallClockMs()): StoredObject[] {
     const found: StoredObject[] = [];
     for (const name of listFolder(this.localPath(folder))) {
       const path = `${folder}/${name}`;
       const stat = statPath(this.localPath(path));
       if (stat === undefined || name.startsWith('.')) continue;
-      if (stat.isFolder) found.push(...this.#objects(path));
+      if (stat.isFolder) found.push(...this.#objects(path, nowMs));
       else if (stat.isFile) found.push({ path, bytes: stat.bytes, ageMs: nowMs - stat.mtimeMs });
     }
     return found;

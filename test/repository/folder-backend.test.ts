@@ -153,3 +153,17 @@ test('no name leaves the repository', () => {
     assert.equal(parseSeq(name), undefined);
   }
 });
+
+test('objects of the same time have the same age, in any number of folders', async (t) => {
+  const folder = temporaryFolder(t);
+  const time = new Date(Date.now() - 60_000);
+  for (let i = 0; i < 2_000; i++) {
+    const version = join(folder, 'ctr', 'versions', String(i));
+    mkdirSync(version, { recursive: true });
+    writeFileSync(join(version, 'manifest.json'), '');
+    utimesSync(join(version, 'manifest.json'), time, time);
+  }
+  const objects = await new FolderBackend(folder).deleter.listObjects('ctr/versions');
+  assert.equal(objects.length, 2_000);
+  assert.equal(new Set(objects.map(({ ageMs }) => ageMs)).size, 1);
+});
