@@ -83,7 +83,7 @@ export class BundleController {
       const isFree = !isBusy && this.#isFree();
       const next = isFree && this.options.automatic ? await this.#newVersion(begun) : undefined;
       this.#problems.delete('');
-      // What is not tried again now may be no problem any more.
+      // Only what is tried again now can show whether the old problem is still there.
       const before = this.#waiting;
       if (before !== undefined && before !== next) this.#problems.delete(before);
       if (!isFree) return isBusy;

@@ -114,6 +114,17 @@ async function scores(): Promise<Float32Array> {
   return prob.data as Float32Array;
 }
 
+/** Asks for all rows by features. */
+async function assertScores(serving: ServingProcess): Promise<void> {
+  const asked = rows.map(({ ids, user, price }) => ({
+    dense: price,
+    categorical: [...ids, user].map(String),
+  }));
+  const { status, body } = await serving.post('/v1/ctr:predict', JSON.stringify({ rows: asked }));
+  assert.equal(status, 200, JSON.stringify(body));
+  assertClose(body.probabilities, await scores(), 'features');
+}
+
 test('requests by ids; an id outside its table fails only its own request', async (t) => {
   const folder = temporaryFolder(t);
   writeFileSync(join(folder, 'model.onnx'), graph('n'));
@@ -168,12 +179,7 @@ test('tensors in files of any name beside the graph are published with it', asyn
   const { code, stderr } = await publish(folder, '--features', join(folder, 'features.json'));
   assert.equal(code, 0, stderr);
   const serving = await serve(t, folder);
-  const asked = rows.map(({ ids, user, price }) => ({
-    dense: price,
-    categorical: [...ids, user].map(String),
-  }));
-  const { body } = await serving.post('/v1/ctr:predict', JSON.stringify({ rows: asked }));
-  assertClose(body.probabilities, await scores(), 'external data');
+  await assertScores(serving);
 });
 
 test('requests by features, with features.json', async (t) => {
@@ -183,13 +189,7 @@ test('requests by features, with features.json', async (t) => {
   const { code, stderr } = await publish(folder, '--features', join(folder, 'features.json'));
   assert.equal(code, 0, stderr);
   const serving = await serve(t, folder);
-  const asked = rows.map(({ ids, user, price }) => ({
-    dense: price,
-    categorical: [...ids, user].map(String),
-  }));
-  const { status, body } = await serving.post('/v1/ctr:predict', JSON.stringify({ rows: asked }));
-  assert.equal(status, 200, JSON.stringify(body));
-  assertClose(body.probabilities, await scores(), 'features');
+  await assertScores(serving);
 });
 
 test('features.json that does not match the graph is refused, with what differs', async (t) => {
